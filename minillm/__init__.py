@@ -1,0 +1,26 @@
+"""Learn how large language models are served: one small real transformer, one engine, every batching technique.
+
+The package is lazy: importing it imports none of its modules, so a command that needs no tensors starts without torch,
+and a module can be replaced (a lab, a mutant) before anything has bound its names.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "LLM": "minillm.llm",
+    "RequestOutput": "minillm.llm",
+    "SamplingParams": "minillm.request",
+    "Request": "minillm.request",
+    "Engine": "minillm.engine",
+}
+
+__all__ = sorted([*_HOME, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'minillm' has no attribute {name!r}; it offers {', '.join(__all__)}")
+    return getattr(import_module(_HOME[name]), name)

@@ -1,0 +1,1 @@
+"""What attention reads: the places of cached keys and values, and the tensors that hold them."""

@@ -1,0 +1,90 @@
+"""The paged cache's tensors, and attention over them in plain torch.
+
+PagedAttention (Kwon et al., SOSP 2023, section 4.1). Prefill, chunked prefill over cached context and decode are one
+call over a ragged batch.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minillm.batch import Batch, BlockMoves, BlockPairs
+from minillm.cache.flat import PageLayout, Pass, page_layout, sampled_rows
+from minillm.model.transformer import Attend, ModelConfig
+from minillm.scheduler import PagedMemory
+
+
+class PagedCache:
+    """Keys and values ``[layers, num_blocks, kv_heads, block_size, head_dim]``, on the device and swapped out.
+
+    ``fill`` is what a fresh block holds. Nothing ever reads it: tests fill with NaN to prove that.
+    """
+
+    def __init__(self, config: ModelConfig, memory: PagedMemory, dtype: torch.dtype, fill: float = 0.0) -> None:
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"the CPU kernels keep keys and values in float32 or float64, not {dtype}")
+        self.block_size = memory.block_size
+        self.scale = config.head_dim**-0.5
+        block = (config.kv_heads, memory.block_size, config.head_dim)
+        self.k, self.v = (torch.full((config.num_layers, memory.num_blocks, *block), fill, dtype=dtype) for _ in "kv")
+        self.swapped_k, self.swapped_v = (
+            torch.full((config.num_layers, memory.swap_blocks, *block), fill, dtype=dtype) for _ in "kv"
+        )
+
+    def apply(self, moves: BlockMoves) -> None:
+        """Carry out a batch's block moves: swap out, then swap in, then copies."""
+        device, host = (self.k, self.v), (self.swapped_k, self.swapped_v)
+        _copy(device, host, moves.swap_out)
+        _copy(host, device, moves.swap_in)
+        _copy(device, device, moves.copies)
+
+    def lower(self, batch: Batch) -> Pass:
+        """Flatten a ragged batch."""
+        spans = batch.spans
+        starts = np.array([span.start for span in spans], dtype=np.int64)
+        lengths = np.array([span.length for span in spans], dtype=np.int64)
+        positions, layout = page_layout(starts, lengths, [s.sequence.memory for s in spans], self.block_size)
+        token_ids = np.concatenate([np.array(span.token_ids, dtype=np.int64) for span in spans])
+        rows = sampled_rows(layout.query_start, spans)
+        return Pass(*map(torch.from_numpy, (token_ids, positions, rows)), self.attend(layout))
+
+    def attend(self, layout: PageLayout) -> Attend:
+        """Attention for one ragged batch: store this pass's keys and values, then gather each sequence's pages.
+
+        The readable reference, one sequence after the other; ``KernelPagedCache`` reads the pages where they lie.
+        """
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            block, offset = np.divmod(layout.slots, self.block_size)
+            self.k[layer][block, :, offset] = k
+            self.v[layer][block, :, offset] = v
+            out = torch.empty_like(q)
+            for row, length in enumerate(layout.context_lens):
+                table = layout.block_tables[row, : -(-length // self.block_size)]
+                rows = slice(layout.query_start[row], layout.query_start[row + 1])
+                keys, values = (
+                    pages[layer][table].transpose(1, 2).flatten(0, 1)[:length] for pages in (self.k, self.v)
+                )  # [context, kv_heads, head_dim]
+                out[rows] = attend_to(q[rows], keys, values, self.scale)
+            return out
+
+        return attend
+
+
+def attend_to(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """The last ``rows`` positions of a sequence look back on all of it.
+
+    q ``[rows, heads, head_dim]``; k, v ``[context, kv_heads, head_dim]``; result ``[rows, heads, head_dim]``.
+    """
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
+    scores = torch.einsum("qhd,khd->hqk", q, k) * scale
+    future = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1 + len(k) - len(q))
+    return torch.einsum("hqk,khd->qhd", scores.masked_fill(future, -torch.inf).softmax(-1), v)
+
+
+def _copy(source: tuple[Tensor, Tensor], target: tuple[Tensor, Tensor], pairs: BlockPairs) -> None:
+    if pairs:
+        sources, targets = torch.tensor(pairs).T
+        for source_blocks, target_blocks in zip(source, target, strict=True):
+            target_blocks[:, targets] = source_blocks[:, sources]

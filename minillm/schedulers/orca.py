@@ -1,0 +1,114 @@
+"""Orca's iteration-level scheduling (Yu et al., OSDI 2022, section 4.2, Algorithm 1).
+
+Each pass is composed anew: finished sequences leave after any pass and waiting ones enter at the next, in strict
+arrival order. Cache places for a request's whole life are reserved when it enters, so nothing is ever evicted. The
+``n_workers`` batches that a pipeline keeps in flight are the runner's ``depth``.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from minillm.batch import Batch, Outcome, next_span
+from minillm.cache.blocks import BlockManager
+from minillm.request import Request
+from minillm.scheduler import Load, PagedMemory
+from minillm.schedulers.shared import advance, filled_tokens, refuse_above
+from minillm.sequence import Sequence, Status, independent_branches
+
+Reservation = Callable[[Request], int]
+"""Cache slots set aside for one sample of a request, in tokens."""
+
+
+def reserve_exact(request: Request) -> int:
+    """Prompt and ``max_tokens``: Algorithm 1's ``max_tokens``."""
+    return len(request.prompt_token_ids) + request.params.max_tokens
+
+
+def reserve_max(max_context: int) -> Reservation:
+    """The model's whole context for everyone: Orca (Max) of Kwon et al., SOSP 2023, section 6.1."""
+    return lambda request: max_context
+
+
+def reserve_pow2(request: Request) -> int:
+    """The true output rounded up to a power of two: Orca (Pow2) of Kwon et al., SOSP 2023, section 6.1."""
+    return len(request.prompt_token_ids) + (1 << (_true_output(request) - 1).bit_length())
+
+
+def reserve_oracle(request: Request) -> int:
+    """The true output length, which no server can know: Orca (Oracle) of Kwon et al., SOSP 2023, section 6.1."""
+    return len(request.prompt_token_ids) + _true_output(request)
+
+
+def _true_output(request: Request) -> int:
+    return request.params.max_tokens if request.expected_output is None else request.expected_output
+
+
+class Orca:
+    """At most ``max_bs`` sequences a pass, on ``n_slots`` cache slots of one token each.
+
+    Slots are cells of a paged cache with blocks of one token: a reservation is a count, not a place. A request that
+    reserves more than ``n_slots`` is refused; Algorithm 1 would let it block everyone behind it for ever.
+    """
+
+    def __init__(self, max_bs: int, n_slots: int, reservation: Reservation = reserve_exact) -> None:
+        self.max_bs = max_bs
+        self.reservation = reservation
+        self.slots = BlockManager(n_slots, block_size=1)
+        self.memory = PagedMemory(n_slots, block_size=1)
+        self.waiting: deque[Sequence] = deque()
+        self.running: dict[Sequence, None] = {}
+
+    def add(self, request: Request, now: float) -> None:
+        """Queue the request's n samples, each on its own. Raises Refused if one can never be reserved."""
+        needed = self.reservation(request)
+        refuse_above(self.slots.device.num_blocks, needed, "slots", "shorten the prompt or lower max_tokens")
+        self.waiting.extend(independent_branches(request))
+
+    def schedule(self, now: float) -> Batch | None:
+        """Select of Algorithm 1: the oldest sequences not in flight, stopping at the first that cannot be reserved."""
+        batch = [sequence for sequence in self.running if not sequence.in_flight][: self.max_bs]
+        while self.waiting and len(batch) < self.max_bs and self._reserve(self.waiting[0]):
+            batch.append(self.waiting.popleft())
+        return Batch(tuple(map(next_span, batch))) if batch else None
+
+    def _reserve(self, sequence: Sequence) -> bool:
+        needed = self.reservation(sequence.request)
+        if needed > self.slots.num_free:
+            return False
+        sequence.memory = self.slots.allocate(needed)
+        sequence.status = Status.RUNNING
+        self.running[sequence] = None
+        return True
+
+    def wake_at(self, now: float) -> float | None:
+        """Only an arrival or a completion changes anything."""
+        return None
+
+    def settle(self, batch: Batch, outcomes: Iterable[Outcome], now: float) -> list[Sequence]:
+        """Give the slots of finished sequences back; every token is delivered at once."""
+        sequences = []
+        for outcome in outcomes:
+            advance(outcome)
+            sequences.append(outcome.sequence)
+            if outcome.finish_reason:
+                self._drop(outcome.sequence)
+        return sequences
+
+    def _drop(self, sequence: Sequence) -> None:
+        del self.running[sequence]
+        self.slots.free(sequence.memory)
+
+    def abort(self, request_id: str, now: float) -> None:
+        """Drop the request's sequences that are not in flight."""
+        self.waiting = deque(sequence for sequence in self.waiting if sequence.request.id != request_id)
+        for sequence in [s for s in self.running if s.request.id == request_id and not s.in_flight]:
+            self._drop(sequence)
+
+    def load(self) -> Load:
+        """Reserved slots, and those that hold a token."""
+        filled = filled_tokens(self.running)
+        return Load(len(self.waiting), len(self.running), 0, self.slots.used_tokens, filled)
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError if a slot is lost or owned twice."""
+        self.slots.check_integrity(sequence.memory for sequence in self.running)

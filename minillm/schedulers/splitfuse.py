@@ -1,0 +1,141 @@
+"""Dynamic SplitFuse, the scheduler of DeepSpeed-FastGen (DeepSpeed-MII, ``mii/batching/ragged_batching.py``, 2024).
+
+Every pass aims at the same number of tokens: first a token for each sequence that decodes, then prompts, the last of
+them cut where the token budget ends. Long prompts are split over passes, short ones fused into one.
+
+Upstream frees a finished sequence's blocks one pass later, and its answers lose the tokens emitted before a reset;
+here blocks return at once and emitted tokens stay. Its table of tracked sequences is left to the blocks.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice, takewhile
+
+from minillm.batch import Batch, Event, Outcome, Span, next_span
+from minillm.cache.blocks import BlockManager
+from minillm.request import Request
+from minillm.scheduler import Load, PagedMemory
+from minillm.schedulers.shared import advance, filled_tokens, move_to, peak_tokens, refuse_above
+from minillm.sequence import Sequence, Status, independent_branches
+
+
+class SplitFuse:
+    """At most ``token_budget`` tokens and ``max_num_seqs`` sequences a pass.
+
+    Decodes keep the order in which they emitted. The rest of a split prompt goes before all other prompts.
+    """
+
+    def __init__(self, memory: PagedMemory, token_budget: int = 768, max_num_seqs: int = 512) -> None:
+        self.memory = memory
+        self.token_budget = token_budget
+        self.max_num_seqs = max_num_seqs
+        self.blocks = BlockManager(memory.num_blocks, memory.block_size)
+        self.prompts: deque[Sequence] = deque()
+        self.decodes: deque[Sequence] = deque()
+        self.computing: dict[Sequence, None] = {}
+
+    def add(self, request: Request, now: float) -> None:
+        """Queue the request's n samples, each on its own. Raises Refused unless one could finish alone in the pool."""
+        needed = self.blocks.blocks_for(peak_tokens(request))
+        refuse_above(self.memory.num_blocks, needed, "blocks", "shorten the prompt or lower max_tokens")
+        for sequence in independent_branches(request):
+            sequence.memory = []
+            self.prompts.append(sequence)
+
+    def schedule(self, now: float) -> Batch | None:
+        """One fused pass; or, if nobody can run, one reset."""
+        prompts_may_start = self.blocks.num_free > 0
+        spans = self._take_decodes()
+        if prompts_may_start:
+            self._take_prompts(spans)
+        if spans:
+            move_to(Status.RUNNING, (span.sequence for span in spans))
+            self.computing.update((span.sequence, None) for span in spans)
+            return Batch(tuple(spans))
+        if self.computing or not (self.prompts or self.decodes):
+            return None
+        return Batch(events=(self._reset(),))
+
+    def _take_decodes(self) -> list[Span]:
+        """A decode whose last block is full is passed over when no block is free; later ones may still have room."""
+        taken: dict[Sequence, Span] = {}
+        for sequence in islice(self.decodes, min(self.max_num_seqs, self.token_budget)):
+            start, end = sequence.computed, sequence.computed + 1
+            if self.blocks.blocks_to_append(sequence.memory, start, end) <= self.blocks.num_free:
+                self.blocks.append(sequence.memory, start, end)
+                taken[sequence] = next_span(sequence)
+        self.decodes = deque(sequence for sequence in self.decodes if sequence not in taken)
+        return list(taken.values())
+
+    def _take_prompts(self, spans: list[Span]) -> None:
+        """In order, while the whole rest of a prompt has blocks; the budget cuts the last one.
+
+        A rest of one token that has no block is passed over; a longer one stops the queue.
+        """
+        room, position = self.token_budget - len(spans), 0
+        while position < len(self.prompts) and room > 0 and len(spans) < self.max_num_seqs:
+            sequence = self.prompts[position]
+            end = sequence.computed + sequence.uncomputed
+            if self.blocks.blocks_to_append(sequence.memory, sequence.computed, end) <= self.blocks.num_free:
+                span = next_span(sequence, limit=room)
+                self.blocks.append(sequence.memory, span.start, span.end)
+                spans.append(span)
+                del self.prompts[position]
+                room -= span.length
+            elif sequence.uncomputed == 1:
+                position += 1
+            else:
+                break
+
+    def _reset(self) -> Event:
+        """Take all blocks from the last sequence that holds any and requeue it at the tail, to be computed anew."""
+        victim = [*self._started_prompts(), *self.decodes][-1]
+        (self.decodes or self.prompts).remove(victim)
+        self.blocks.free(victim.memory)
+        victim.computed, victim.status = 0, Status.WAITING
+        self.prompts.append(victim)
+        return Event("reset", victim)
+
+    def wake_at(self, now: float) -> float | None:
+        """Only an arrival or a completion changes anything."""
+        return None
+
+    def settle(self, batch: Batch, outcomes: Iterable[Outcome], now: float) -> list[Sequence]:
+        """Free what finished; the rest of a prompt returns to the front, decodes queue in the order they emitted."""
+        sequences = []
+        for outcome in outcomes:
+            sequence = outcome.sequence
+            advance(outcome)
+            sequences.append(sequence)
+            del self.computing[sequence]
+            if outcome.finish_reason:
+                self.blocks.free(sequence.memory)
+            elif outcome.span.samples:
+                self.decodes.append(sequence)
+            else:
+                self.prompts.appendleft(sequence)
+        return sequences
+
+    def abort(self, request_id: str, now: float) -> None:
+        """Drop the request's sequences that are not in flight."""
+        for queue in (self.prompts, self.decodes):
+            for sequence in [s for s in queue if s.request.id == request_id]:
+                queue.remove(sequence)
+                self.blocks.free(sequence.memory)
+
+    def _started_prompts(self) -> Iterable[Sequence]:
+        """Prompts that hold blocks: all at the front, where the rest of a split prompt returns to."""
+        return takewhile(lambda sequence: sequence.memory, self.prompts)
+
+    def _holders(self) -> list[Sequence]:
+        return [*self._started_prompts(), *self.decodes, *self.computing]
+
+    def load(self) -> Load:
+        """Blocks in use, and the places in them that hold a token."""
+        holders = self._holders()
+        waiting = len(self.prompts) + len(self.decodes) + len(self.computing) - len(holders)
+        return Load(waiting, len(holders), 0, self.blocks.used_tokens, filled_tokens(holders))
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError if a block is lost or owned twice."""
+        self.blocks.check_integrity(sequence.memory for sequence in self._holders())

@@ -1,0 +1,39 @@
+"""Static batching: whoever waits when the last batch has left, up to the maximum batch size."""
+
+from itertools import chain
+
+from minillm.schedulers.run_to_completion import RunToCompletion
+from minillm.sequence import Sequence
+
+
+class Static(RunToCompletion):
+    """First come, first served; a sequence that does not fit beside those before it ends the batch."""
+
+    def form(self, now: float) -> list[Sequence]:
+        """As many waiting sequences as share a rectangle."""
+        batch: list[Sequence] = []
+        while self.waiting and self.fits([*batch, *self.waiting[0]]):
+            batch += self.waiting.popleft()
+        return batch
+
+
+class NaiveStatic(Static):
+    """The static baseline of published benchmarks: every batch runs for ``passes_per_batch`` passes.
+
+    A server that does not watch for ends computes each batch up to the largest output length of the whole workload
+    (Anyscale, "How continuous batching enables 23x throughput in LLM inference", 2023, naive static batching).
+    """
+
+    def __init__(self, max_batch_size: int, columns: int, passes_per_batch: int) -> None:
+        super().__init__(max_batch_size, columns)
+        self.passes_per_batch = passes_per_batch
+
+    def fits(self, sequences: list[Sequence]) -> bool:
+        """Whether these sequences can share one rectangle until its last pass."""
+        columns = max(s.prompt_length for s in sequences) + self.passes_per_batch
+        return super().fits(sequences) and columns <= self.columns
+
+    @property
+    def complete(self) -> bool:
+        """Whether the running batch has had all its passes."""
+        return super().complete and self.passes >= self.passes_per_batch

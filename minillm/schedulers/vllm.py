@@ -1,0 +1,237 @@
+"""vLLM's first scheduler, V0 (about v0.2.2; Kwon et al., SOSP 2023, sections 4.5 and 5).
+
+Blocks are taken as tokens come, so many more sequences run at once, and when blocks run out the latest arrivals are
+preempted: a lone sequence is recomputed later, a group of parallel samples is swapped to the host.
+
+Where upstream is wrong, this is right: a request that could never finish is refused when it is added (upstream ignores
+it late, or hangs), and a group that the host has no room for fails alone (upstream raises and the engine dies).
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from minillm.batch import Batch, BlockMoves, Event, Outcome, Span, next_span
+from minillm.cache.blocks import BlockManager
+from minillm.request import Request
+from minillm.scheduler import Load, PagedMemory
+from minillm.schedulers.shared import advance, filled_tokens, move_to, peak_tokens, refuse_above
+from minillm.sequence import Sequence, Status
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """A request's sequences, which are admitted, preempted and swapped together. ``order`` is that of arrival."""
+
+    order: int
+    sequences: list[Sequence]
+
+    @property
+    def seats(self) -> int:
+        """Sequences that may run at once: n until the prompt has forked, then those unfinished."""
+        return sum(sequence.branches for sequence in self.sequences)
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a pass is computing one of the sequences."""
+        return any(sequence.in_flight for sequence in self.sequences)
+
+    @property
+    def tables(self) -> list[list[int]]:
+        """The block tables."""
+        return [sequence.memory for sequence in self.sequences]
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What one call of ``schedule`` has decided so far."""
+
+    spans: list[Span] = field(default_factory=list)
+    swap_out: list[tuple[int, int]] = field(default_factory=list)
+    swap_in: list[tuple[int, int]] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+    def batch(self) -> Batch | None:
+        moves = BlockMoves(tuple(self.swap_out), tuple(self.swap_in), tuple(self.copies))
+        return Batch(tuple(self.spans), moves=moves, events=tuple(self.events)) if self.spans or self.events else None
+
+
+class VLLM:
+    """Waiting, running and swapped groups over one block manager; prompts go first, and a pass never mixes them.
+
+    ``watermark`` blocks stay free at admission, ``max_num_seqs`` sequences run at once, and a prompt pass holds at
+    most ``max_num_batched_tokens`` and ``max_paddings`` tokens, counted as if padded to its longest prompt.
+    """
+
+    def __init__(
+        self,
+        memory: PagedMemory,
+        watermark: int = 0,
+        max_num_seqs: int = 256,
+        max_num_batched_tokens: int = 2048,
+        max_paddings: int = 256,
+    ) -> None:
+        self.memory = memory
+        self.watermark = watermark
+        self.max_num_seqs = max_num_seqs
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.max_paddings = max_paddings
+        self.blocks = BlockManager(memory.num_blocks, memory.block_size, memory.swap_blocks)
+        self.waiting: deque[Group] = deque()
+        self.running: list[Group] = []
+        self.swapped: list[Group] = []
+        self._arrived = 0
+
+    def add(self, request: Request, now: float) -> None:
+        """Queue a request. Raises Refused unless it could finish alone in the pool, recomputed or swapped in."""
+        n, remedy = request.params.n, "shorten the prompt, or lower max_tokens or n"
+        refuse_above(self.max_num_seqs, n, "seats (max_num_seqs)", "lower n")
+        refuse_above(self.max_num_batched_tokens, peak_tokens(request), "tokens a pass", remedy)
+        refuse_above(self.memory.num_blocks, self._most_blocks(request) + self.watermark, "blocks", remedy)
+        self.waiting.append(Group(self._arrived, [Sequence(request, branches=n)]))
+        self._arrived += 1
+
+    def _most_blocks(self, request: Request) -> int:
+        """At the peak n branches share the prompt's full blocks; to be swapped in each asks for one more."""
+        shared = len(request.prompt_token_ids) // self.memory.block_size if request.params.n > 1 else 0
+        own = self.blocks.blocks_for(peak_tokens(request)) - shared
+        return shared + request.params.n * own + (request.params.n if request.params.n > 1 else 0)
+
+    def schedule(self, now: float) -> Batch | None:
+        """Prompts if any can be admitted; else a token for everyone who runs; then, if nobody lost, swap in."""
+        plan = _Plan()
+        if not self.swapped:
+            self._admit_prompts(plan)
+        if not plan.spans:
+            self._decode(plan)
+            if not plan.events:
+                self._swap_in(plan)
+        return plan.batch()
+
+    def _admit_prompts(self, plan: _Plan) -> None:
+        lengths: list[int] = []
+        seats = sum(group.seats for group in self.running)
+        while self.waiting:
+            group = self.waiting[0]
+            sequence = group.sequences[0]
+            lengths.append(sequence.uncomputed)
+            padded = len(lengths) * max(lengths)
+            seats += group.seats
+            if (
+                self.blocks.num_free - self.blocks.blocks_for(lengths[-1]) < self.watermark
+                or padded > self.max_num_batched_tokens
+                or padded - sum(lengths) > self.max_paddings
+                or seats > self.max_num_seqs
+            ):
+                break
+            self.running.append(self.waiting.popleft())
+            sequence.memory = self.blocks.allocate(lengths[-1])
+            sequence.status = Status.RUNNING
+            plan.spans.append(next_span(sequence))
+
+    def _decode(self, plan: _Plan) -> None:
+        """Oldest first; one that lacks blocks takes them from the latest arrival, in the end from itself."""
+        queue = deque(sorted((g for g in self.running if not g.in_flight), key=lambda group: group.order))
+        while queue:
+            group = queue.popleft()
+            while group is not None and self.blocks.num_free < len(group.sequences):
+                victim = queue.pop() if queue else group
+                self._preempt(victim, plan)
+                group = None if victim is group else group
+            if group is not None:
+                self._append_token(group, plan)
+
+    def _append_token(self, group: Group, plan: _Plan) -> None:
+        for sequence in group.sequences:
+            plan.copies += self.blocks.append(sequence.memory, sequence.computed, len(sequence.token_ids))
+            plan.spans.append(next_span(sequence))
+
+    def _preempt(self, group: Group, plan: _Plan) -> None:
+        self.running.remove(group)
+        if group.seats == 1:
+            self._recompute_later(group, plan)
+        elif len({block for table in group.tables for block in table}) <= self.blocks.host.num_free:
+            self._swap_out(group, plan)
+        else:
+            self._fail(group, plan)
+
+    def _recompute_later(self, group: Group, plan: _Plan) -> None:
+        (sequence,) = group.sequences
+        self.blocks.free(sequence.memory)
+        sequence.computed, sequence.status = 0, Status.WAITING
+        self.waiting.appendleft(group)
+        plan.events.append(Event("preempted", sequence))
+
+    def _swap_out(self, group: Group, plan: _Plan) -> None:
+        plan.swap_out += self.blocks.swap_out(group.tables)
+        move_to(Status.SWAPPED, group.sequences)
+        self.swapped.append(group)
+        plan.events += [Event("swapped out", sequence) for sequence in group.sequences]
+
+    def _fail(self, group: Group, plan: _Plan) -> None:
+        for sequence in group.sequences:
+            self.blocks.free(sequence.memory)
+            sequence.finish_reason, sequence.status = "error", Status.FINISHED
+            plan.events.append(Event("failed", sequence, "preempted, and the swap space is too small; raise swap_blocks"))
+
+    def _swap_in(self, plan: _Plan) -> None:
+        self.swapped.sort(key=lambda group: group.order)
+        seats = sum(group.seats for group in self.running)
+        while self.swapped:
+            group = self.swapped[0]
+            needed = len({block for table in group.tables for block in table}) + len(group.sequences)
+            seats += group.seats
+            if self.blocks.num_free - needed < self.watermark or seats > self.max_num_seqs:
+                break
+            self.running.append(self.swapped.pop(0))
+            plan.swap_in += self.blocks.swap_in(group.tables)
+            move_to(Status.RUNNING, group.sequences)
+            plan.events += [Event("swapped in", sequence) for sequence in group.sequences]
+            self._append_token(group, plan)
+
+    def wake_at(self, now: float) -> float | None:
+        """Only an arrival or a completion changes anything."""
+        return None
+
+    def settle(self, batch: Batch, outcomes: Iterable[Outcome], now: float) -> list[Sequence]:
+        """Fork new branches off their prompt's blocks, free what finished, deliver every token at once."""
+        groups = {group.sequences[0].request.id: group for group in self.running}
+        sequences = []
+        for outcome in outcomes:
+            group = groups[outcome.sequence.request.id]
+            if outcome.forked:
+                outcome.sequence.memory = self.blocks.fork(outcome.span.sequence.memory)
+                group.sequences.append(outcome.sequence)
+            advance(outcome)
+            sequences.append(outcome.sequence)
+            if outcome.finish_reason:
+                self._drop(outcome.sequence, group)
+        return sequences
+
+    def _drop(self, sequence: Sequence, group: Group) -> None:
+        self.blocks.free(sequence.memory)
+        group.sequences.remove(sequence)
+        if not group.sequences:
+            self.running.remove(group)
+
+    def abort(self, request_id: str, now: float) -> None:
+        """Drop the request's sequences that are not in flight, wherever they queue."""
+        self.waiting = deque(group for group in self.waiting if group.sequences[0].request.id != request_id)
+        for group in [g for g in self.swapped if g.sequences[0].request.id == request_id]:
+            self.swapped.remove(group)
+            for table in group.tables:
+                self.blocks.free_swapped(table)
+        for group in [g for g in self.running if g.sequences[0].request.id == request_id]:
+            for sequence in [s for s in group.sequences if not s.in_flight]:
+                self._drop(sequence, group)
+
+    def load(self) -> Load:
+        """Blocks in use on the device, and the places in them that hold a token (shared ones counted once a branch)."""
+        running = [sequence for group in self.running for sequence in group.sequences]
+        return Load(len(self.waiting), len(running), len(self.swapped), self.blocks.used_tokens, filled_tokens(running))
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError if a block is lost, owned twice or counted wrongly, on the device or the host."""
+        running = [table for group in self.running for table in group.tables]
+        self.blocks.check_integrity(running, [table for group in self.swapped for table in group.tables])

@@ -1,0 +1,1 @@
+"""The same schedulers on a simulated device: a cost model instead of tensors, a jumping clock instead of time."""

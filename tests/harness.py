@@ -1,0 +1,75 @@
+"""Runs a policy on the simulated model or on a real tiny one, and writes traces as the golden files do."""
+
+from minillm.batch import Batch
+from minillm.clock import VirtualClock
+from minillm.engine import Engine, Limits
+from minillm.records import SpanRecord, StepRecord
+from minillm.request import Request, SamplingParams
+from minillm.scheduler import PagedMemory, Scheduler
+from minillm.schedulers.orca import Orca
+from minillm.schedulers.single import Single
+from minillm.schedulers.splitfuse import SplitFuse
+from minillm.schedulers.static import NaiveStatic, Static
+from minillm.schedulers.vllm import VLLM
+from minillm.simulator.runner import ScriptedModel, SimulatedRunner
+
+VOCAB, EOS = 257, 256
+LIMITS = Limits(vocab_size=VOCAB, max_context=512, eos_token_ids=frozenset({EOS}))
+
+
+def paged(policy):
+    """A constructor that takes the memory's sizes beside the policy's own options."""
+
+    def build(num_blocks, block_size, swap_blocks=0, **options):
+        return policy(PagedMemory(num_blocks, block_size, swap_blocks), **options)
+
+    return build
+
+
+POLICIES = {
+    "single": Single,
+    "static": Static,
+    "naive static": NaiveStatic,
+    "orca": Orca,
+    "vllm": paged(VLLM),
+    "splitfuse": paged(SplitFuse),
+}
+
+
+def request(name: str, prompt: int, output: int, **more) -> Request:
+    """A request of so many prompt tokens that generates exactly ``output`` tokens, whatever the model says."""
+    params = {"max_tokens": output, "ignore_eos": True, "temperature": 0.0} | more.pop("params", {})
+    salt = sum(map(ord, name))
+    token_ids = tuple((salt + 7 * i) % 251 for i in range(prompt))
+    return Request(name, token_ids, SamplingParams(**params), **more)
+
+
+def one_second(batch: Batch) -> float:
+    """Every pass takes a second."""
+    return 1.0
+
+
+def simulated(scheduler: Scheduler, requests, cost=one_second, depth=1, execute=None) -> Engine:
+    """An engine on simulated time that has these requests."""
+    runner = SimulatedRunner(execute or ScriptedModel(0, EOS), cost, depth)
+    engine = Engine(scheduler, runner, VirtualClock(), LIMITS)
+    for each in requests:
+        engine.add(each)
+    return engine
+
+
+EVENT_SIGNS = {"preempted": "!", "reset": "~", "swapped out": ">", "swapped in": "<", "failed": "x", "expired": "-"}
+
+
+def trace(steps: list[StepRecord]) -> list[str]:
+    """One line per step: ``A7`` ran 7 tokens, ``(A)`` was held, ``!A`` was preempted, ``~A`` reset."""
+    return [" ".join([*map(span_text, step.spans), *held_and_events(step)]) for step in steps]
+
+
+def span_text(span: SpanRecord) -> str:
+    return f"{span.sequence}{span.length}"
+
+
+def held_and_events(step: StepRecord) -> list[str]:
+    events = [EVENT_SIGNS[event.kind] + event.sequence for event in step.events]
+    return [f"({name})" for name in step.held] + events
