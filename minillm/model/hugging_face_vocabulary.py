@@ -1,0 +1,136 @@
+"""The tokenizer in a Hugging Face folder: ``tokenizer.json``, with settings in smaller files beside it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken
+
+from minillm.model.checkpoint import ModelError
+from minillm.model.vocabulary import Vocabulary
+
+Json = dict[str, Any]
+
+
+def read_hugging_face_vocabulary(folder: Path) -> Vocabulary:
+    """Read ``tokenizer.json`` and, where present, ``tokenizer_config.json``, ``generation_config.json`` (else
+    ``config.json``) for the tokens that end an answer, and ``chat_template.jinja``.
+
+    Raises ModelError for missing or damaged files and for a tokenizer that is not byte-level BPE.
+    """
+    tokenizer = _tokenizer_json(folder)
+    config = _read_json(folder / "tokenizer_config.json")
+    generation = _read_json(folder / "generation_config.json") or _read_json(folder / "config.json")
+    added: list[Json] = tokenizer.get("added_tokens") or []
+    ids: dict[str, int] = tokenizer["model"]["vocab"] | {token["content"]: token["id"] for token in added}
+    bos_token_id, eos_token_id = (_token_id(config, name, ids) for name in ("bos_token", "eos_token"))
+    return Vocabulary(
+        bpe=_bpe(folder, tokenizer, added),
+        special_tokens={token["id"]: _added_token(token) for token in added if token["special"]},
+        size=max(ids.values()) + 1,
+        bos_token_id=bos_token_id,
+        eos_token_id=eos_token_id,
+        add_bos=_adds_bos(folder, tokenizer, config, bos_token_id),
+        end_token_ids=_end_token_ids(generation.get("eos_token_id"), eos_token_id),
+        chat_template=_chat_template(folder, config),
+    )
+
+
+def _tokenizer_json(folder: Path) -> Json:
+    tokenizer = _read_json(folder / "tokenizer.json")
+    if not tokenizer and (folder / "tokenizer.model").is_file():
+        raise ModelError(
+            f"{folder} has only tokenizer.model, a SentencePiece tokenizer, but only byte-level BPE is implemented: "
+            "choose another model, or send token ids"
+        )
+    if not tokenizer:
+        raise ModelError(f"{folder} has no tokenizer.json: download it, or save the tokenizer again with transformers")
+    model = tokenizer.get("model") or {}
+    kind = model.get("type") or ("BPE" if "merges" in model else None)  # files of 2020 do not name it
+    if kind != "BPE" or '"ByteLevel"' not in json.dumps([tokenizer.get("pre_tokenizer"), tokenizer.get("decoder")]):
+        name = "SentencePiece-style BPE" if kind == "BPE" else kind
+        raise ModelError(
+            f"{folder} has a tokenizer of kind {name}, but only byte-level BPE is implemented: "
+            "choose another model, or send token ids"
+        )
+    return tokenizer
+
+
+def _read_json(path: Path) -> Json:
+    """The file's object; empty where there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{path} is not valid JSON ({error}): download it again") from None
+    if not isinstance(content, dict):
+        raise ModelError(f"{path} holds no JSON object: download it again")
+    return content
+
+
+def _bpe(folder: Path, tokenizer: Json, added: list[Json]) -> tokenizers.Tokenizer:
+    """The tokenizer without its special tokens, and without what it would add around a text or cut from it.
+
+    Added tokens that are not special join the vocabulary proper, so that they keep their ids.
+    """
+    special = {token["content"] for token in added if token["special"]}
+    plain = [token for token in added if not token["special"]]
+    vocab = {token: token_id for token, token_id in tokenizer["model"]["vocab"].items() if token not in special}
+    vocab |= {token["content"]: token["id"] for token in plain}
+    changes = {
+        "added_tokens": plain,
+        "model": {**tokenizer["model"], "vocab": vocab, "unk_token": None},
+        "post_processor": None,
+        "truncation": None,
+        "padding": None,
+    }
+    return _build(folder, {**tokenizer, **changes})
+
+
+def _build(folder: Path, tokenizer: Json) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_str(json.dumps(tokenizer))
+    except Exception as error:  # the package raises no narrower type
+        raise ModelError(f"{folder / 'tokenizer.json'} is damaged ({error}): download it again") from None
+
+
+def _added_token(token: Json) -> AddedToken:
+    return AddedToken(token["content"], lstrip=token["lstrip"], rstrip=token["rstrip"], special=True)
+
+
+def _token_id(config: Json, name: str, ids: dict[str, int]) -> int | None:
+    """The id of a token that is named by its text, or by a description that holds the text."""
+    token: Any = config.get(name)
+    return ids.get(token["content"] if isinstance(token, dict) else token)
+
+
+def _adds_bos(folder: Path, tokenizer: Json, config: Json, bos_token_id: int | None) -> bool:
+    """``add_bos_token`` where it is given, else what the post-processor puts around an empty text."""
+    if isinstance(config.get("add_bos_token"), bool):
+        return bool(config["add_bos_token"])
+    empty = {**tokenizer, "added_tokens": [], "model": {"type": "BPE", "vocab": {}, "merges": []}}
+    added = _build(folder, empty).encode("").ids
+    if added not in ([], [bos_token_id]):
+        raise ModelError(
+            f"{folder} has a tokenizer that puts the tokens {added} around a text, but only a leading bos token is "
+            "implemented: choose another model, or send token ids"
+        )
+    return bool(added)
+
+
+def _end_token_ids(named: int | list[int] | None, eos_token_id: int | None) -> frozenset[int]:
+    ids = named if isinstance(named, list) else [named]
+    return frozenset(token_id for token_id in (*ids, eos_token_id) if token_id is not None)
+
+
+def _chat_template(folder: Path, config: Json) -> str | None:
+    """A file of its own, or a setting: one template, or several of which one is called default."""
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text("utf-8")
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        return next((entry["template"] for entry in template if entry["name"] == "default"), None)
+    return template
