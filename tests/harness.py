@@ -1,16 +1,27 @@
 """Runs a policy on the simulated model or on a real tiny one, and writes traces as the golden files do."""
 
+from collections import defaultdict
+from collections.abc import Iterable
+
+import torch
+
 from minillm.batch import Batch
+from minillm.cache.paged import PagedCache
+from minillm.cache.rectangle import RectangleCache
 from minillm.clock import VirtualClock
-from minillm.engine import Engine, Limits
+from minillm.engine import Engine, Limits, Output
+from minillm.executor import Cache, TorchExecutor
+from minillm.model.naive import generate
+from minillm.model.transformer import Transformer
 from minillm.records import SpanRecord, StepRecord
 from minillm.request import Request, SamplingParams
-from minillm.scheduler import PagedMemory, Scheduler
+from minillm.scheduler import Memory, PagedMemory, Scheduler
 from minillm.schedulers.orca import Orca
 from minillm.schedulers.single import Single
 from minillm.schedulers.splitfuse import SplitFuse
 from minillm.schedulers.static import NaiveStatic, Static
 from minillm.schedulers.vllm import VLLM
+from minillm.sequence import Sequence
 from minillm.simulator.runner import ScriptedModel, SimulatedRunner
 
 VOCAB, EOS = 257, 256
@@ -73,3 +84,34 @@ def span_text(span: SpanRecord) -> str:
 def held_and_events(step: StepRecord) -> list[str]:
     events = [EVENT_SIGNS[event.kind] + event.sequence for event in step.events]
     return [f"({name})" for name in step.held] + events
+
+
+def real_cache(model: Transformer, memory: Memory) -> Cache:
+    """The tensors that a scheduler's memory asks for, filled with NaN: whatever is read unwritten shows."""
+    kind = PagedCache if isinstance(memory, PagedMemory) else RectangleCache
+    return kind(model.config, memory, model.dtype, fill=torch.nan)
+
+
+def real(model: Transformer, scheduler: Scheduler, requests, cost=one_second, depth=1) -> Engine:
+    """The same engine, but the passes are computed by a real model, on simulated time."""
+    execute = TorchExecutor(model, real_cache(model, scheduler.memory), LIMITS.eos_token_ids)
+    return simulated(scheduler, requests, cost, depth, execute)
+
+
+def tokens_of(outputs: Iterable[Output]) -> dict[str, list[int]]:
+    """All tokens of each sequence, in the order of delivery."""
+    tokens: dict[str, list[int]] = defaultdict(list)
+    for output in outputs:
+        tokens[output.sequence] += output.token_ids
+    return dict(tokens)
+
+
+def oracle(model: Transformer, requests: Iterable[Request]) -> dict[str, list[int]]:
+    """The tokens of each sequence by the uncached loop."""
+    return {
+        Sequence(each, branch).name: generate(
+            model, list(each.prompt_token_ids), each.params, branch, LIMITS.eos_token_ids
+        ).token_ids
+        for each in requests
+        for branch in range(each.params.n)
+    }

@@ -27,6 +27,7 @@ class RunToCompletion:
         self.waiting: deque[list[Sequence]] = deque()
         self.rows: list[Sequence] = []
         self.passes = 0
+        self.pass_in_flight = False
 
     @property
     def memory(self) -> Memory:
@@ -50,11 +51,12 @@ class RunToCompletion:
         return len(sequences) <= self.max_batch_size and columns <= self.columns
 
     def schedule(self, now: float) -> Batch | None:
-        """The next pass of the running batch, or the first of a new one."""
-        if any(sequence.in_flight for sequence in self.rows):
+        """The next pass of the running batch, or the first of a new one; one pass at a time."""
+        if self.pass_in_flight:
             return None
         if not self.rows:
             self.open(self.form(now))
+        self.pass_in_flight = bool(self.rows)
         return self.plan() if self.rows else None
 
     def open(self, sequences: list[Sequence]) -> None:
@@ -89,6 +91,7 @@ class RunToCompletion:
         for outcome in outcomes:
             advance(outcome)
         self.passes += 1
+        self.pass_in_flight = False
         return self.close() if self.complete else []
 
     def close(self) -> list[Sequence]:
