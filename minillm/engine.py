@@ -294,7 +294,14 @@ def _output(sequence: Sequence, stream: _Stream) -> Output:
     stream.delivered += len(fresh)
     reason = sequence.finish_reason
     return Output(
-        sequence.request.id, sequence.name, sequence.branch, tuple(fresh), stream.text.take(), logprobs, reason, stream.error
+        sequence.request.id,
+        sequence.name,
+        sequence.branch,
+        tuple(fresh),
+        stream.text.take(),
+        logprobs,
+        reason,
+        stream.error,
     )
 
 

@@ -42,7 +42,9 @@ class TorchExecutor:
         draws = [self._draws(span) for span in batch.spans]
         logits = self.model.logits(hidden[inputs.sample_rows])
         sampled = iter(sample(logits, [draw for of_span in draws for draw in of_span]))
-        return [_result(span, [next(sampled) for _ in of_span]) for span, of_span in zip(batch.spans, draws, strict=True)]
+        return [
+            _result(span, [next(sampled) for _ in of_span]) for span, of_span in zip(batch.spans, draws, strict=True)
+        ]
 
     def _draws(self, span: Span) -> list[Draw]:
         """One draw per branch at a prompt's end; else one per draft, as if those before it were right, and one more."""
@@ -72,4 +74,7 @@ def _result(span: Span, sampled: list[Sampled]) -> Result:
     matches = zip(span.draft_token_ids, sampled, strict=False)
     accepted = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1].token_id, matches))
     kept = sampled[: accepted + 1] if span.draft_token_ids else sampled
-    return Result(tuple(draw.token_id for draw in kept), tuple(draw.logprob for draw in kept if draw.logprob))
+    return Result(
+        tuple(draw.token_id for draw in kept if draw.token_id is not None),
+        tuple(draw.logprob for draw in kept if draw.logprob is not None),
+    )

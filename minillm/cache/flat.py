@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from minillm.batch import Span
 from minillm.model.transformer import Attend
@@ -20,10 +21,15 @@ class Pass:
     ``attend`` stores and reads the cache for exactly these tokens.
     """
 
-    token_ids: torch.Tensor
-    positions: torch.Tensor
-    sample_rows: torch.Tensor
+    token_ids: Tensor
+    positions: Tensor
+    sample_rows: Tensor
     attend: Attend
+
+    @classmethod
+    def from_arrays(cls, token_ids: Ints, positions: Ints, sample_rows: Ints, attend: Attend) -> "Pass":
+        """The same, from numpy arrays, whose memory the tensors share."""
+        return cls(torch.from_numpy(token_ids), torch.from_numpy(positions), torch.from_numpy(sample_rows), attend)
 
 
 @dataclass(frozen=True, slots=True)

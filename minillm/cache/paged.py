@@ -46,7 +46,7 @@ class PagedCache:
         positions, layout = page_layout(starts, lengths, [s.sequence.memory for s in spans], self.block_size)
         token_ids = np.concatenate([np.array(span.token_ids, dtype=np.int64) for span in spans])
         rows = sampled_rows(layout.query_start, spans)
-        return Pass(*map(torch.from_numpy, (token_ids, positions, rows)), self.attend(layout))
+        return Pass.from_arrays(token_ids, positions, rows, self.attend(layout))
 
     def attend(self, layout: PageLayout) -> Attend:
         """Attention for one ragged batch: store this pass's keys and values, then gather each sequence's pages.

@@ -58,8 +58,8 @@ class RectangleCache:
         columns = np.arange(shape.context - shape.width, shape.context)
         positions = np.maximum(columns - padding, 0)
         rows = np.array([s.sequence.memory.index for s in batch.spans if s.samples], dtype=np.int64)
-        flat = (token_ids.ravel(), positions.ravel(), (rows + 1) * shape.width - 1)
-        return Pass(*map(torch.from_numpy, flat), self._attend(shape, torch.from_numpy(padding)))
+        attend = self._attend(shape, torch.from_numpy(padding))
+        return Pass.from_arrays(token_ids.ravel(), positions.ravel(), (rows + 1) * shape.width - 1, attend)
 
     def _attend(self, shape: Rectangle, padding: Tensor) -> Attend:
         rows, width, context = shape.rows, shape.width, shape.context

@@ -135,11 +135,11 @@ class VLLM:
         queue = deque(sorted((g for g in self.running if not g.in_flight), key=lambda group: group.order))
         while queue:
             group = queue.popleft()
-            while group is not None and self.blocks.num_free < len(group.sequences):
-                victim = queue.pop() if queue else group
-                self._preempt(victim, plan)
-                group = None if victim is group else group
-            if group is not None:
+            while queue and self.blocks.num_free < len(group.sequences):
+                self._preempt(queue.pop(), plan)
+            if self.blocks.num_free < len(group.sequences):
+                self._preempt(group, plan)
+            else:
                 self._append_token(group, plan)
 
     def _append_token(self, group: Group, plan: _Plan) -> None:
@@ -173,7 +173,9 @@ class VLLM:
         for sequence in group.sequences:
             self.blocks.free(sequence.memory)
             sequence.finish_reason, sequence.status = "error", Status.FINISHED
-            plan.events.append(Event("failed", sequence, "preempted, and the swap space is too small; raise swap_blocks"))
+            plan.events.append(
+                Event("failed", sequence, "preempted, and the swap space is too small; raise swap_blocks")
+            )
 
     def _swap_in(self, plan: _Plan) -> None:
         self.swapped.sort(key=lambda group: group.order)
