@@ -186,7 +186,7 @@ class Engine:
             flight = _Flight(batch, now, self.scheduler.load())
             if batch.runs:
                 self._launch(flight)
-                outputs += self._deliver(_ended(batch))
+                outputs += self._deliver(self._ended(batch))
             else:
                 outputs += self._tick(flight)
         return outputs
@@ -203,9 +203,16 @@ class Engine:
         self._idle_ticks += 1
         if self._idle_ticks > 2 * sum(self._branches.values()):
             raise Stuck(f"{self._idle_ticks} steps in a row ran nothing while {len(self._branches)} requests wait")
-        outputs = self._deliver(_ended(flight.batch))
+        outputs = self._deliver(self._ended(flight.batch))
         self.steps.append(_record(len(self.steps), flight, flight.start, (), outputs))
         return outputs
+
+    def _ended(self, batch: Batch) -> list[Sequence]:
+        """Sequences that the scheduler itself ended, with its reason kept for their client."""
+        ended = [event for event in batch.events if event.sequence.finished]
+        for event in ended:
+            self._stream(event.sequence).error = event.reason
+        return [event.sequence for event in ended]
 
     def _next_moment(self) -> float:
         moments = []
@@ -281,10 +288,6 @@ class Engine:
         self._branches[request_id] -= sequence.branches
         if not self._branches[request_id]:
             del self._branches[request_id]
-
-
-def _ended(batch: Batch) -> list[Sequence]:
-    return [event.sequence for event in batch.events if event.sequence.finished]
 
 
 def _output(sequence: Sequence, stream: _Stream) -> Output:
