@@ -64,7 +64,7 @@ class BlockMoves:
         return bool(self.swap_out or self.swap_in or self.copies)
 
 
-EventKind = Literal["preempted", "swapped out", "swapped in", "reset", "expired", "refused", "failed"]
+EventKind = Literal["preempted", "swapped out", "swapped in", "reset", "expired", "failed", "completed"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """New tokens of one branch of a request, and the text that is final by now; the last one has a finish reason."""
+    """New tokens of one branch of a request, and the text that is final by now; the last one has a finish reason.
+
+    ``stop_reason`` is the stop string or stop token id that ended it, ``error`` what went wrong.
+    """
 
     request_id: str
     sequence: str
@@ -40,6 +43,7 @@ class Output:
     text: str = ""
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
     error: str | None = None
 
 
@@ -83,6 +87,10 @@ class Engine:
     def has_work(self) -> bool:
         """Whether some request has not ended."""
         return bool(self._branches)
+
+    def is_open(self, request_id: str) -> bool:
+        """Whether a request was added and has not ended."""
+        return request_id in self._branches
 
     def recording(self, policy: str) -> Recording:
         """The records so far, under the policy's name."""
@@ -295,16 +303,17 @@ def _output(sequence: Sequence, stream: _Stream) -> Output:
     fresh = sequence.token_ids[first:]
     logprobs = tuple(stream.logprobs[stream.delivered : stream.delivered + len(fresh)])
     stream.delivered += len(fresh)
-    reason = sequence.finish_reason
     return Output(
-        sequence.request.id,
-        sequence.name,
-        sequence.branch,
-        tuple(fresh),
-        stream.text.take(),
-        logprobs,
-        reason,
-        stream.error,
+        request_id=sequence.request.id,
+        sequence=sequence.name,
+        branch=sequence.branch,
+        token_ids=tuple(fresh),
+        text=stream.text.take(),
+        logprobs=logprobs,
+        finish_reason=sequence.finish_reason,
+        stop_reason=stream.text.stop_reason,
+        error=stream.error,
+        stop_reason=stream.text.stop_reason,
     )
 
 
