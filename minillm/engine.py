@@ -313,7 +313,6 @@ def _output(sequence: Sequence, stream: _Stream) -> Output:
         finish_reason=sequence.finish_reason,
         stop_reason=stream.text.stop_reason,
         error=stream.error,
-        stop_reason=stream.text.stop_reason,
     )
 
 
