@@ -223,13 +223,14 @@ class Engine:
         return [event.sequence for event in ended]
 
     def _next_moment(self) -> float:
+        now = self.clock.now()
         moments = []
         if self._in_flight:
             moments.append(self.runner.ready_at())
         if self._arrivals:
             moments.append(self._arrivals[0][0])
-        wake = self.scheduler.wake_at(self.clock.now()) if len(self._in_flight) < self.runner.depth else None
-        if wake is not None:
+        wake = self.scheduler.wake_at(now) if len(self._in_flight) < self.runner.depth else None
+        if wake is not None and wake > now:
             moments.append(wake)
         if not moments:
             raise Stuck(f"{len(self._branches)} requests wait, and nothing will ever run: {sorted(self._branches)[:5]}")
