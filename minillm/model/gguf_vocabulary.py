@@ -58,7 +58,7 @@ def read_gguf_vocabulary(path: Path) -> Vocabulary:
 
 def _array(settings: Settings, name: str) -> list[Any]:
     values: list[Any] | None = settings.get(_PREFIX + name)
-    if not values:
+    if values is None:
         raise ModelError(f"{settings.path} lacks {_PREFIX}{name}: convert the model again with a current llama.cpp")
     return values
 
@@ -75,8 +75,11 @@ def _bpe(settings: Settings, pre_tokenizer: str, tokens: list[str], types: list[
     kinds = (TokenType.NORMAL, TokenType.USER_DEFINED)
     vocab = {token: token_id for token_id, token in enumerate(tokens) if types[token_id] in kinds}
     merges = [tuple(merge.split(" ")) for merge in _array(settings, "merges")]
-    # Llama 3 takes a word that is a token whole, without asking whether the merges lead there.
-    bpe = tokenizers.Tokenizer(BPE(vocab, merges, ignore_merges=_is_llama_3(pre_tokenizer)))
+    try:
+        # Llama 3 takes a word that is a token whole, without asking whether the merges lead there.
+        bpe = tokenizers.Tokenizer(BPE(vocab, merges, ignore_merges=_is_llama_3(pre_tokenizer)))
+    except Exception as error:  # the package raises no narrower type
+        raise ModelError(f"{settings.path} has a damaged vocabulary ({error}): convert the model again") from None
     bpe.pre_tokenizer = _pre_tokenizer(settings, pre_tokenizer)
     if pre_tokenizer == "qwen2":
         bpe.normalizer = NFC()

@@ -71,7 +71,7 @@ def _read_json(path: Path) -> Json:
 
 
 def _bpe(folder: Path, tokenizer: Json, added: list[Json]) -> tokenizers.Tokenizer:
-    """The tokenizer without its special tokens, and without what it would add around a text or cut from it.
+    """The tokenizer without its special tokens, and without what it would put around a text.
 
     Added tokens that are not special join the vocabulary proper, so that they keep their ids.
     """
@@ -83,15 +83,14 @@ def _bpe(folder: Path, tokenizer: Json, added: list[Json]) -> tokenizers.Tokeniz
         "added_tokens": plain,
         "model": {**tokenizer["model"], "vocab": vocab, "unk_token": None},
         "post_processor": None,
-        "truncation": None,
-        "padding": None,
     }
     return _build(folder, {**tokenizer, **changes})
 
 
 def _build(folder: Path, tokenizer: Json) -> tokenizers.Tokenizer:
+    """A tokenizer that neither cuts nor pads what it encodes."""
     try:
-        return tokenizers.Tokenizer.from_str(json.dumps(tokenizer))
+        return tokenizers.Tokenizer.from_str(json.dumps({**tokenizer, "truncation": None, "padding": None}))
     except Exception as error:  # the package raises no narrower type
         raise ModelError(f"{folder / 'tokenizer.json'} is damaged ({error}): download it again") from None
 
