@@ -16,7 +16,10 @@ from minillm.model.transformer import Transformer
 from minillm.records import SpanRecord, StepRecord
 from minillm.request import Request, SamplingParams
 from minillm.scheduler import Memory, PagedMemory, Scheduler
+from minillm.schedulers.dynamic import Dynamic
 from minillm.schedulers.orca import Orca
+from minillm.schedulers.priority_queue import QueuePolicy
+from minillm.schedulers.ragged import Ragged
 from minillm.schedulers.single import Single
 from minillm.schedulers.splitfuse import SplitFuse
 from minillm.schedulers.static import NaiveStatic, Static
@@ -37,10 +40,21 @@ def paged(policy):
     return build
 
 
+def queued(policy):
+    """A constructor that takes queue policies as tables of their options."""
+
+    def build(*sizes, queue_policies=({},), **options):
+        return policy(*sizes, queue_policies=[QueuePolicy(**table) for table in queue_policies], **options)
+
+    return build
+
+
 POLICIES = {
     "single": Single,
     "static": Static,
     "naive static": NaiveStatic,
+    "dynamic": queued(Dynamic),
+    "ragged": queued(Ragged),
     "orca": Orca,
     "vllm": paged(VLLM),
     "splitfuse": paged(SplitFuse),
@@ -69,7 +83,15 @@ def simulated(scheduler: Scheduler, requests, cost=one_second, depth=1, execute=
     return engine
 
 
-EVENT_SIGNS = {"preempted": "!", "reset": "~", "swapped out": ">", "swapped in": "<", "failed": "x", "expired": "-"}
+EVENT_SIGNS = {
+    "preempted": "!",
+    "reset": "~",
+    "swapped out": ">",
+    "swapped in": "<",
+    "failed": "x",
+    "expired": "-",
+    "completed": "=",
+}
 
 
 def trace(steps: list[StepRecord]) -> list[str]:
@@ -77,8 +99,14 @@ def trace(steps: list[StepRecord]) -> list[str]:
     return [" ".join([*map(span_text, step.spans), *held_and_events(step)]) for step in steps]
 
 
+def timed_trace(steps: list[StepRecord]) -> list[str]:
+    """The same, each line behind the second at which its step began: ``@0.5 A7``."""
+    return [f"@{step.start:g} {line}" for step, line in zip(steps, trace(steps), strict=True)]
+
+
 def span_text(span: SpanRecord) -> str:
-    return f"{span.sequence}{span.length}"
+    """``A7``, or ``A.0:7`` for one of several samples."""
+    return f"{span.sequence}{':' if '.' in span.sequence else ''}{span.length}"
 
 
 def held_and_events(step: StepRecord) -> list[str]:

@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from harness import POLICIES, request, simulated, trace
+from harness import POLICIES, request, simulated, timed_trace, trace
 
 GOLDEN = Path(__file__).parent / "golden"
 WORKLOADS = tomllib.loads((GOLDEN / "workloads.toml").read_text())
@@ -15,7 +15,14 @@ FILES = sorted(set(GOLDEN.glob("*.toml")) - {GOLDEN / "workloads.toml"})
 def test_the_policy_decides_as_written_by_hand(file):
     golden = tomllib.loads(file.read_text())
     scheduler = POLICIES[golden["policy"]](**golden["options"])
-    engine = simulated(scheduler, [request(*entry) for entry in WORKLOADS[golden["workload"]]])
+    requests = [listed(*entry) for entry in WORKLOADS[golden["workload"]]]
+    engine = simulated(scheduler, requests, cost=lambda batch: golden.get("pass_seconds", 1.0))
     engine.run()
-    assert trace(engine.steps) == golden["passes"].strip().splitlines()
+    passes = golden["passes"].strip().splitlines()
+    written = timed_trace if passes[0].startswith("@") else trace
+    assert written(engine.steps) == passes
     scheduler.check_integrity()
+
+
+def listed(name, prompt, output, more=None):
+    return request(name, prompt, output, **(more or {}))

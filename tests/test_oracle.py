@@ -18,6 +18,8 @@ CASES = {
     "static of 2": ("static", {"max_batch_size": 2, "columns": 30}),
     "static of 10": ("static", {"max_batch_size": 10, "columns": 30}),
     "naive static": ("naive static", {"max_batch_size": 4, "columns": 40, "passes_per_batch": 12}),
+    "dynamic": ("dynamic", {"max_batch_size": 8, "columns": 30, "preferred_batch_sizes": [4], "max_queue_delay": 2.5}),
+    "ragged": ("ragged", {"max_batch_size": 8, "columns": 30, "preferred_batch_sizes": [4], "max_queue_delay": 2.5}),
     "orca": ("orca", {"max_bs": 3, "n_slots": 30}),
     "orca with room": ("orca", {"max_bs": 8, "n_slots": 300}),
     "vllm under pressure": ("vllm", {"num_blocks": 12, "block_size": 4, "swap_blocks": 12}),

@@ -4,30 +4,45 @@ The baseline that Orca describes (Yu et al., OSDI 2022, section 2.2) and FasterT
 finish early hold their rows and are computed with the others, all leave together, and those that arrive wait.
 """
 
-from collections import deque
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sized
+from typing import Any
 
-from minillm.batch import Batch, Outcome, Rectangle, next_span
+from minillm.batch import Batch, Event, Outcome, Rectangle, next_span
 from minillm.cache.rectangle import Row
 from minillm.request import Request
 from minillm.scheduler import Load, Memory, RectangleMemory
-from minillm.schedulers.shared import advance, filled_tokens, refuse_above
+from minillm.schedulers.shared import advance, filled_tokens, move_to, refuse_above
 from minillm.sequence import Sequence, Status, independent_branches
 
 
-class RunToCompletion:
-    """Padded batches on a rectangle of ``max_batch_size`` rows and ``columns`` tokens; subclasses form them.
+class RunToCompletion(ABC):
+    """Padded batches on a rectangle of ``max_batch_size`` rows and ``columns`` tokens.
 
-    A batch is padded to its longest prompt and needs ``longest prompt + largest max_tokens`` columns.
+    A batch is padded to its longest prompt and needs ``longest prompt + largest max_tokens`` columns. Subclasses own
+    the queue (``waiting``, ``enqueue``, ``withdraw``) and say who goes next (``form``).
     """
+
+    waiting: Sized
 
     def __init__(self, max_batch_size: int, columns: int) -> None:
         self.max_batch_size = max_batch_size
         self.columns = columns
-        self.waiting: deque[list[Sequence]] = deque()
         self.rows: list[Sequence] = []
         self.passes = 0
         self.pass_in_flight = False
+
+    @abstractmethod
+    def enqueue(self, samples: list[Sequence], now: float) -> None:
+        """Queue the samples of one request, which must share a batch."""
+
+    @abstractmethod
+    def withdraw(self, request_id: str) -> None:
+        """Take a request off the queue, if it is there."""
+
+    @abstractmethod
+    def form(self, now: float) -> list[Sequence]:
+        """Take the next batch's sequences off the queue; none to wait."""
 
     @property
     def memory(self) -> Memory:
@@ -35,15 +50,11 @@ class RunToCompletion:
         return RectangleMemory(self.max_batch_size, self.columns)
 
     def add(self, request: Request, now: float) -> None:
-        """Queue the request's n samples, which must share a batch. Raises Refused if they cannot."""
+        """Queue a request. Raises Refused if its n samples can never share a batch."""
         refuse_above(self.max_batch_size, request.params.n, "rows of the batch", "lower n")
         length = len(request.prompt_token_ids) + request.params.max_tokens
         refuse_above(self.columns, length, "tokens of a row", "shorten the prompt or lower max_tokens")
-        self.waiting.append(independent_branches(request))
-
-    def form(self, now: float) -> list[Sequence]:
-        """Take the next batch's sequences off the queue; none to wait."""
-        raise NotImplementedError
+        self.enqueue(independent_branches(request), now)
 
     def fits(self, sequences: list[Sequence]) -> bool:
         """Whether these sequences can share one rectangle."""
@@ -54,18 +65,28 @@ class RunToCompletion:
         """The next pass of the running batch, or the first of a new one; one pass at a time."""
         if self.pass_in_flight:
             return None
+        if self.rows and self.complete:
+            return self.leave()
         if not self.rows:
             self.open(self.form(now))
         self.pass_in_flight = bool(self.rows)
         return self.plan() if self.rows else None
 
+    def leave(self) -> Batch:
+        """Deliver a batch whose last live row was aborted between two passes: there is no pass left to do it."""
+        return Batch(events=tuple(Event("completed", row) for row in self.close() if row.finish_reason != "abort"))
+
     def open(self, sequences: list[Sequence]) -> None:
-        """Give each sequence of a new batch its row, padded on the left to the longest prompt."""
-        width = max((sequence.prompt_length for sequence in sequences), default=0)
-        for index, sequence in enumerate(sequences):
-            sequence.memory = Row(index, width - sequence.prompt_length)
-            sequence.status = Status.RUNNING
+        """Give each sequence of a new batch its place."""
+        for sequence, place in zip(sequences, self.places(sequences), strict=True):
+            sequence.memory = place
+        move_to(Status.RUNNING, sequences)
         self.rows, self.passes = sequences, 0
+
+    def places(self, sequences: list[Sequence]) -> list[Any]:
+        """The memory of each sequence of a batch: a row, padded on the left to the longest prompt."""
+        width = max((sequence.prompt_length for sequence in sequences), default=0)
+        return [Row(index, width - sequence.prompt_length) for index, sequence in enumerate(sequences)]
 
     def plan(self) -> Batch:
         """One rectangular pass over all rows, live and finished."""
@@ -95,24 +116,23 @@ class RunToCompletion:
         return self.close() if self.complete else []
 
     def close(self) -> list[Sequence]:
-        """Empty the rectangle."""
+        """Empty the rows."""
         rows, self.rows = self.rows, []
         return rows
 
     def abort(self, request_id: str, now: float) -> None:
-        """Drop waiting sequences; a running one holds its row to the end of the batch, as a finished one does."""
-        self.waiting = deque(group for group in self.waiting if group[0].request.id != request_id)
+        """Drop a waiting request; a running one holds its rows to the end of the batch, as a finished one does."""
+        self.withdraw(request_id)
         for row in self.rows:
             if row.request.id == request_id and not row.in_flight:
-                row.finish_reason = row.finish_reason or "abort"
+                row.finish_reason = "abort"
 
     def load(self) -> Load:
-        """A running batch reserves its whole rectangle."""
+        """A running batch reserves its rows at full length."""
         reserved = len(self.rows) * self.columns
         filled = filled_tokens(row for row in self.rows if not row.finished)
         return Load(len(self.waiting), len(self.rows), 0, reserved, filled)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless each row has a place of its own."""
-        assert [row.memory.index for row in self.rows] == list(range(len(self.rows)))
-        assert not any(group[0].memory for group in self.waiting)
+        """Raise AssertionError unless each row has the place that its batch gave it."""
+        assert [row.memory for row in self.rows] == self.places(self.rows)
