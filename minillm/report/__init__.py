@@ -1,0 +1,1 @@
+"""Tables and pictures of runs. They read records and give renderables; whoever calls decides where to print them."""

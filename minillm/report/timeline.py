@@ -1,0 +1,126 @@
+"""A run drawn in the terminal: a line per request, a column per pass."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from minillm.metrics import PREEMPTIONS, branch_names
+from minillm.records import Recording, RequestRecord, SpanRecord, StepRecord
+
+
+class Mark(Enum):
+    """What a pass did with a sequence: glyph, style and meaning. The first wins where a column holds several."""
+
+    PREEMPTED = "!", "bold red", "preempted"
+    PREFILL = "P", "bold green", "prompt, to its end"
+    CHUNK = "p", "green", "part of a prompt"
+    DECODE = "-", "cyan", "decode"
+    HELD = "x", "magenta", "finished, still computed"
+    WAITING = ".", "bright_black", "waiting"
+    ABSENT = " ", "", ""
+
+    @property
+    def glyph(self) -> str:
+        """The character that draws it."""
+        return self.value[0]
+
+    @property
+    def style(self) -> str:
+        """The colour that repeats what the character says."""
+        return self.value[1]
+
+    @property
+    def meaning(self) -> str:
+        """Its words in the legend."""
+        return self.value[2]
+
+
+PRECEDENCE = {mark: place for place, mark in enumerate(Mark)}
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Draws a recording as wide as the console allows: several passes share a column where there are too many.
+
+    At most ``max_rows`` sequences are drawn, evenly spread over all.
+    """
+
+    recording: Recording
+    max_rows: int = 16
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows = sequence_marks(self.recording)
+        shown = _spread(list(rows), self.max_rows)
+        margin = max(map(len, shown), default=0) + 1
+        passes = len(self.recording.steps)
+        per_column = max(1, -(-passes // max(1, options.max_width - margin)))
+        yield Text(_heading(self.recording.policy, passes, per_column, len(shown), len(rows)), style="bold")
+        for name in shown:
+            yield _line(name.ljust(margin), compressed(rows[name], per_column))
+
+
+def legend() -> Text:
+    """What the glyphs mean."""
+    marks = [mark for mark in Mark if mark.meaning]
+    return Text("   ").join(Text.assemble((mark.glyph, mark.style), f" {mark.meaning}") for mark in marks)
+
+
+def sequence_marks(recording: Recording) -> Mapping[str, Sequence[Mark]]:
+    """For each sequence that was not refused, what each step did with it."""
+    names = {name: request for request in recording.requests if not request.refused for name in branch_names(request)}
+    done = {name: step.index for step in recording.steps for name, _ in step.finished}
+    acted = [dict(_actions(step)) for step in recording.steps]
+    return {
+        name: [
+            marks.get(name) or _inactive(request, step, done.get(name))
+            for step, marks in zip(recording.steps, acted, strict=True)
+        ]
+        for name, request in names.items()
+    }
+
+
+def compressed(marks: Sequence[Mark], per_column: int) -> list[Mark]:
+    """One mark for each ``per_column`` steps: the most telling one."""
+    columns = range(0, len(marks), per_column)
+    return [min(marks[first : first + per_column], key=PRECEDENCE.__getitem__) for first in columns]
+
+
+def _actions(step: StepRecord) -> Iterator[tuple[str, Mark]]:
+    for name in step.held:
+        yield name, Mark.HELD
+    for span in step.spans:
+        yield span.sequence, _span_mark(span)
+    for event in step.events:
+        if event.kind in PREEMPTIONS:
+            yield event.sequence, Mark.PREEMPTED
+
+
+def _span_mark(span: SpanRecord) -> Mark:
+    if not span.samples:
+        return Mark.CHUNK
+    return Mark.PREFILL if span.prompt else Mark.DECODE
+
+
+def _inactive(request: RequestRecord, step: StepRecord, done: int | None) -> Mark:
+    waits = request.arrival <= step.start and (done is None or step.index < done)
+    return Mark.WAITING if waits else Mark.ABSENT
+
+
+def _spread(names: list[str], most: int) -> list[str]:
+    """At most so many names, evenly spaced, the first and the last among them."""
+    if len(names) <= most:
+        return names
+    return [names[round(place * (len(names) - 1) / max(1, most - 1))] for place in range(most)]
+
+
+def _heading(policy: str, passes: int, per_column: int, shown: int, sequences: int) -> str:
+    columns = "a column is a pass" if per_column == 1 else f"a column is {per_column} passes"
+    rows = f"{sequences} requests" if shown == sequences else f"{shown} of {sequences} requests"
+    return f"{policy}: {passes} passes, {columns}; {rows}"
+
+
+def _line(margin: str, marks: Iterable[Mark]) -> Text:
+    return Text.assemble(margin, *((mark.glyph, mark.style) for mark in marks), no_wrap=True, overflow="crop")

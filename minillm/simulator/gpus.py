@@ -1,0 +1,128 @@
+"""Devices and models by name, and what a pass of one costs on the other. Everything computed from it is simulated.
+
+Peaks are those of NVIDIA's data sheets for dense 16-bit arithmetic. What a real kernel reaches of them was fitted to
+layer times that Vidur (Agrawal et al., MLSys 2024) measured with Llama-2-7B at 1 to 4096 tokens; where a device has no
+such measurement, its ``source`` says what stands in for it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from minillm.simulator.cost import ThreeTermCost
+
+ENGINE_OVERHEAD = 2e-3
+"""Seconds per pass for launching, scheduling and sampling: fitted to the six throughputs that the vLLM project
+published for Llama-2-7B on one A100 (blog, 14 November 2023)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU: peak FLOP/s and bytes/s, memory in bytes, the shares of both peaks that matrix products reach, and the
+    seconds per layer that norms, rotary embedding and activations take however few tokens there are."""
+
+    name: str
+    peak_flops: float
+    peak_bandwidth: float
+    memory: float
+    flops_share: float
+    bandwidth_share: float
+    layer_overhead: float
+    source: str = "fitted to Vidur's measured layer times"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A decoder's sizes, in elements. ``feed_forward_matrices`` is 3 for SwiGLU and 2 for a plain feed-forward."""
+
+    name: str
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    kv_heads: int
+    vocab_size: int
+    feed_forward_matrices: int = 3
+    bytes_per_weight: int = 2
+
+    @property
+    def parameters(self) -> int:
+        """Weights that a token meets: attention and feed-forward of each layer, and the output head."""
+        head_dim = self.hidden_size // self.num_heads
+        attention = self.hidden_size * (2 * self.num_heads + 2 * self.kv_heads) * head_dim
+        feed_forward = self.feed_forward_matrices * self.hidden_size * self.intermediate_size
+        return self.num_layers * (attention + feed_forward) + self.vocab_size * self.hidden_size
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes that each pass reads for its weights."""
+        return self.parameters * self.bytes_per_weight
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of one token's keys and values in all layers."""
+        head_dim = self.hidden_size // self.num_heads
+        return 2 * self.num_layers * self.kv_heads * head_dim * self.bytes_per_weight
+
+
+DEVICES: Mapping[str, Device] = {
+    device.name: device
+    for device in (
+        Device("A100-80GB", 312e12, 2.039e12, 80e9, 0.69, 0.74, 26e-6),
+        Device("A100-40GB", 312e12, 1.555e12, 40e9, 0.69, 0.74, 26e-6, "shares of the A100 with 80 GB"),
+        Device("H100", 989e12, 3.35e12, 80e9, 0.73, 0.72, 20e-6),
+        Device("H200", 989e12, 4.8e12, 141e9, 0.73, 0.72, 20e-6, "extrapolated: shares of the H100"),
+        Device("A40", 149.7e12, 0.696e12, 48e9, 0.74, 0.66, 22e-6),
+        Device("RTX4090", 165.2e12, 1.008e12, 24e9, 1.0, 0.93, 10e-6, "fitted to LLMServingSim's kernel tables"),
+    )
+}
+
+MODEL_SHAPES: Mapping[str, ModelShape] = {
+    shape.name: shape
+    for shape in (
+        ModelShape("SmolLM2-135M", 30, 576, 1536, 9, 3, 49_152),
+        ModelShape("Llama-3.1-8B", 32, 4096, 14_336, 32, 8, 128_256),
+        ModelShape("Llama-2-7B", 32, 4096, 11_008, 32, 32, 32_000),
+        ModelShape("Llama-2-13B", 40, 5120, 13_824, 40, 40, 32_000),
+        ModelShape("OPT-13B", 40, 5120, 20_480, 40, 40, 50_272, feed_forward_matrices=2),
+    )
+}
+
+
+def device_named(name: str) -> Device:
+    """The device of that name. Raises ValueError, with all names, when there is none."""
+    if name not in DEVICES:
+        raise ValueError(f"there is no virtual device {name!r}; choose from {', '.join(DEVICES)}")
+    return DEVICES[name]
+
+
+def model_shape_named(name: str) -> ModelShape:
+    """The shape of that name. Raises ValueError, with all names, when there is none."""
+    if name not in MODEL_SHAPES:
+        raise ValueError(f"there is no virtual model {name!r}; choose from {', '.join(MODEL_SHAPES)}")
+    return MODEL_SHAPES[name]
+
+
+def pass_cost(device: Device, shape: ModelShape) -> ThreeTermCost:
+    """Seconds of a pass of this model on this device."""
+    return ThreeTermCost(
+        overhead=ENGINE_OVERHEAD + shape.num_layers * device.layer_overhead,
+        weight_bytes=shape.weight_bytes,
+        flops_per_token=2 * shape.parameters,
+        kv_bytes_per_token=shape.kv_bytes_per_token,
+        bandwidth=device.peak_bandwidth * device.bandwidth_share,
+        flops=device.peak_flops * device.flops_share,
+    )
+
+
+def kv_tokens(device: Device, shape: ModelShape) -> int:
+    """Cache places, in tokens, in what the weights leave of 90 % of the memory (vLLM's ``gpu_memory_utilization``).
+
+    Raises ValueError when the weights leave nothing.
+    """
+    free = 0.9 * device.memory - shape.weight_bytes
+    if free < shape.kv_bytes_per_token:
+        raise ValueError(
+            f"{shape.name} needs {shape.weight_bytes / 1e9:.0f} GB for its weights and does not fit 90 % of the "
+            f"{device.memory / 1e9:.0f} GB of {device.name}; choose a larger device or a smaller model"
+        )
+    return int(free // shape.kv_bytes_per_token)
