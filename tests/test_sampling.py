@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from minillm.model import sampling
 from minillm.model.sampling import Draw, sample, uniforms
 from minillm.request import SamplingParams
 
@@ -281,5 +282,8 @@ def test_a_nan_is_found_on_a_banned_token():
     assert "the model's logits peak at nan" in sampled.error
 
 
-def test_impossible_tokens_are_never_drawn():
-    assert set(drawn([0.5, 0.0, 0.5])) == {0, 2}
+@pytest.mark.parametrize("random", [0.0, 0.5, 1 - 2.0**-53])
+def test_impossible_tokens_are_never_drawn(monkeypatch, random):
+    monkeypatch.setattr(sampling, "uniforms", lambda *_: np.array([random]))
+    [token_id] = drawn([0.0, 0.25, 0.25, 0.0, 0.5, 0.0], draws=1)
+    assert token_id == (1 if random == 0 else 4)

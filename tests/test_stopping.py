@@ -178,6 +178,7 @@ def test_a_stop_string_that_began_among_the_first_min_tokens_counts():
 
 
 def test_a_stop_string_that_did_not_count_stays_in_the_text():
+    assert stream(output(min_tokens=2, stop="ab"), b"abx") == (["", "ab", "x"], None)
     assert stream(output(min_tokens=2, stop=("b", "bcd")), b"abcx") == (["a", "", "", "bcx"], None)
 
 
