@@ -342,6 +342,7 @@ GGUF_DAMAGE = {
     "cut in the table": (lambda data: data[:1000], "truncated: its header goes on to byte"),
     "cut in the tensors": (lambda data: data[:-1000], "truncated: tensor blk.1.mlp|truncated: tensor blk.1.ffn_down"),
     "no UTF-8": (lambda data: data.replace(b"llama.block_count", b"llama.block\xffcount"), "which is not UTF-8"),
+    "one name twice": (lambda data: data.replace(b"blk.0.attn_k", b"blk.0.attn_v"), "two tensors of the same name"),
     "unknown metadata type": (lambda data: data.replace(b"_count\4\0\0\0", b"_count\x63\0\0\0"), "unknown type 99"),
 }
 
@@ -591,6 +592,6 @@ class TestSmolLM2:
         model = load_model(smollm2_path, torch.float32, CPU)
         below = torch.cat([margins(model, *pair) for pair in zip(prompts, continuations, strict=True)])
         excused = int((below > 0).sum())
-        print(f"{excused} of {len(below)} tokens are near ties, the largest by {below.max():.1e} of a logit")
+        print(f"{excused} of {len(below)} tokens excused: they lie up to {below.max():.1e} below our largest logit")
         assert below.max() < 1e-3
         assert excused <= len(below) // 100

@@ -94,6 +94,7 @@ class _Header:
         self.offset = len(b"GGUF")
 
     def read(self) -> GGUFFile:
+        """All of it, after the magic."""
         version = self.number(GGUFValueType.UINT32)
         if version not in (2, 3):
             raise ModelError(
@@ -105,10 +106,13 @@ class _Header:
         table = [self.table_row() for _ in range(num_tensors)]
         alignment = Settings(self.path, metadata).integer("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT)
         start = -(-self.offset // alignment) * alignment
-        tensors = [self.tensor(name, shape, kind, start + offset) for name, shape, kind, offset in table]
-        return GGUFFile(self.path, metadata, {tensor.name: tensor for tensor in tensors})
+        tensors = {name: self.tensor(name, shape, kind, start + offset) for name, shape, kind, offset in table}
+        if len(tensors) < num_tensors:
+            raise self.damaged("holds two tensors of the same name")
+        return GGUFFile(self.path, metadata, tensors)
 
     def damaged(self, what: str) -> ModelError:
+        """The complaint that the file ``what``."""
         return ModelError(f"{self.path} {what}: download it again")
 
     def take(self, count: int) -> memoryview:
@@ -121,14 +125,17 @@ class _Header:
         return taken
 
     def numbers(self, kind: GGUFValueType, count: int) -> list[Any]:
+        """The next ``count`` numbers of one type."""
         dtype = _NUMBERS[kind]
         numbers: list[Any] = np.frombuffer(self.take(count * dtype.itemsize), dtype).tolist()
         return numbers
 
     def number(self, kind: GGUFValueType) -> Any:
+        """The next number."""
         return self.numbers(kind, 1)[0]
 
     def string(self) -> str:
+        """Length in bytes, then UTF-8."""
         content = self.take(int.from_bytes(self.take(8), "little"))
         try:
             return str(content, "utf-8")
@@ -136,12 +143,14 @@ class _Header:
             raise self.damaged(f"holds the string {bytes(content[:40])!r}, which is not UTF-8") from None
 
     def value_type(self) -> GGUFValueType:
+        """The type of the metadata value, or of an array's items, that follows."""
         number = self.number(GGUFValueType.UINT32)
         if number not in GGUFValueType.__members__.values():
             raise self.damaged(f"holds metadata of unknown type {number}")
         return GGUFValueType(number)
 
     def value(self, kind: GGUFValueType) -> Any:
+        """The next metadata value; an array is its item type, its length, then its items."""
         if kind is GGUFValueType.STRING:
             return self.string()
         if kind is not GGUFValueType.ARRAY:
@@ -156,6 +165,7 @@ class _Header:
         return name, shape, self.number(GGUFValueType.UINT32), self.number(GGUFValueType.UINT64)
 
     def tensor(self, name: str, shape: tuple[int, ...], type_number: int, start: int) -> GGUFTensor:
+        """The tensor whose data begins at byte ``start`` of the file."""
         if type_number not in GGMLQuantizationType.__members__.values():
             raise ModelError(
                 f"{self.path}: tensor {name} is of type number {type_number}, which the gguf package does not know: "
