@@ -11,7 +11,8 @@ __version__ = "0.1.0"
 
 _HOME = {
     "LLM": "minillm.llm",
-    "RequestOutput": "minillm.llm",
+    "RequestOutput": "minillm.outputs",
+    "CompletionOutput": "minillm.outputs",
     "SamplingParams": "minillm.request",
     "Request": "minillm.request",
     "Engine": "minillm.engine",

@@ -1,0 +1,121 @@
+"""From a model file to a running engine: the parts that serve a real model, put together."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from minillm.batch import Batch, BlockMoves
+from minillm.cache.flat import Pass
+from minillm.cache.paged import PagedCache
+from minillm.cache.rectangle import RectangleCache
+from minillm.clock import WallClock
+from minillm.engine import Engine, Limits
+from minillm.executor import Cache, TorchExecutor
+from minillm.model.checkpoint import FLOAT_TYPES
+from minillm.model.tokenizer import Tokenizer, load_tokenizer
+from minillm.model.transformer import Attend, ModelConfig, Transformer
+from minillm.model.weights import default_model_path, load_model
+from minillm.runner import WallRunner
+from minillm.scheduler import Memory, PagedMemory, Scheduler
+
+LONGEST_DEFAULT_CONTEXT = 8192
+"""In tokens. Some models take 128 k, whose cache alone would fill a laptop's memory: that has to be asked for."""
+
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in FLOAT_TYPES}
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageModel:
+    """A transformer, and the tokenizer of its vocabulary."""
+
+    transformer: Transformer
+    tokenizer: Tokenizer
+
+    def limits(self, max_model_len: int | None = None) -> Limits:
+        """What requests must respect: prompt and output take ``max_model_len`` tokens at most.
+
+        By default as many as the model was made for, but no more than ``LONGEST_DEFAULT_CONTEXT``. Raises ValueError
+        for more than the model was made for.
+        """
+        longest = self.transformer.config.max_context
+        length = min(longest, LONGEST_DEFAULT_CONTEXT) if max_model_len is None else max_model_len
+        if not 1 <= length <= longest:
+            raise ValueError(f"max_model_len is {length}; this model's context has room for 1 to {longest} tokens")
+        return Limits(self.transformer.config.vocab_size, length, self.tokenizer.eos_token_ids)
+
+
+def load(path: str | Path | None = None, dtype: str = "auto", device: str = "cpu") -> LanguageModel:
+    """The model at ``path``, or the default one. Raises ValueError for what cannot be loaded or computed here."""
+    found = default_model_path() if path is None else Path(path)
+    return LanguageModel(load_model(found, dtype_named(dtype), device_named(device)), load_tokenizer(found))
+
+
+def ready(model: LanguageModel, dtype: str, device: str) -> LanguageModel:
+    """A loaded model, if it computes in this dtype on this device. Raises ValueError if not: it is never converted."""
+    device_named(device)
+    if dtype != "auto" and dtype_named(dtype) != model.transformer.dtype:
+        raise ValueError(
+            f"the model was loaded in {model.transformer.dtype}, not {dtype}; leave dtype out, or load it anew"
+        )
+    return model
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """The type to compute in. "auto" is float32: on CPUs the only one that is fast and exact enough everywhere."""
+    if name == "auto":
+        return torch.float32
+    if name not in DTYPES:
+        raise ValueError(f"the dtype {name!r} is unknown; use auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def device_named(name: str) -> torch.device:
+    """The device to compute on: so far the CPU. Raises ValueError for any other, and says what is missing."""
+    if name == "cpu":
+        return torch.device("cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"the device {name!r} needs a CUDA GPU and torch's CUDA build, and torch sees none; use cpu")
+    raise ValueError(f"the device {name!r} has no kernels in minillm yet; use cpu")
+
+
+def make_cache(config: ModelConfig, memory: Memory, dtype: torch.dtype) -> Cache:
+    """The tensors that a policy's memory asks for, for a model that computes in ``dtype``.
+
+    Keys and values of a 16-bit model are kept in float32, as the CPU's attention reads them.
+    """
+    kept = torch.promote_types(dtype, torch.float32)
+    cache: Cache = (
+        PagedCache(config, memory, kept) if isinstance(memory, PagedMemory) else RectangleCache(config, memory, kept)
+    )
+    return cache if dtype == kept else _Widened(cache, kept)
+
+
+def wall_engine(model: LanguageModel, scheduler: Scheduler, limits: Limits, depth: int = 1) -> Engine:
+    """An engine that runs a policy on the real model in real time, with ``depth`` batches in flight."""
+    clock = WallClock()
+    cache = make_cache(model.transformer.config, scheduler.memory, model.transformer.dtype)
+    executor = TorchExecutor(model.transformer, cache, limits.eos_token_ids)
+    return Engine(scheduler, WallRunner(executor, clock, depth), clock, limits, model.tokenizer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Widened:
+    """A cache for a model of fewer bits: what it is to keep and to look up is widened, its answer narrowed."""
+
+    cache: Cache
+    dtype: torch.dtype
+
+    def apply(self, moves: BlockMoves) -> None:
+        self.cache.apply(moves)
+
+    def lower(self, batch: Batch) -> Pass:
+        inputs = self.cache.lower(batch)
+        return replace(inputs, attend=self._widened(inputs.attend))
+
+    def _widened(self, attend: Attend) -> Attend:
+        def widened(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return attend(layer, q.to(self.dtype), k.to(self.dtype), v.to(self.dtype)).to(q.dtype)
+
+        return widened
