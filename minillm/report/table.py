@@ -1,7 +1,7 @@
 """Several policies side by side, in two tables that fit 80 columns: work and waste, then waiting."""
 
 from collections.abc import Iterable, Sequence
-from math import isnan
+from math import isnan, nan
 
 from rich import box
 from rich.console import Group
@@ -17,25 +17,23 @@ LATENCY_NOTE = (
 
 def comparison(summaries: Sequence[Summary], title: str) -> Group:
     """Both tables. Speed-up is in output tokens per second, against the first policy."""
-    return Group(throughput_table(summaries, title), latency_table(summaries))
+    return Group(throughput_table(summaries, title), "", latency_table(summaries), "")
 
 
 def throughput_table(summaries: Sequence[Summary], title: str) -> Table:
     """Work done, and what was wasted on it."""
-    table = _table(
-        ["time\ns", "speed-\nup", "req/s", "output\ntok/s", "mean\nbatch", "pad-\nding", "KV\nfull", "KV re-\nserved"],
-        ["pre-\nempted", "done"],
-    )
+    work = ["time\ns", "speed-\nup", "req/s", "output\ntok/s"]
+    waste = ["mean\nbatch", "pad-\nding", "KV\nfull", "KV re-\nserved", "pre-\nempted", "done"]
+    table = _table(*work, *waste)
     table.title = title
+    baseline = summaries[0].output_tokens_per_s
     for summary in summaries:
-        speedup = (
-            summary.output_tokens_per_s / summaries[0].output_tokens_per_s if summaries[0].completed else float("nan")
-        )
+        speed_up = summary.output_tokens_per_s / baseline if baseline else nan
+        figures = (summary.duration, speed_up, summary.requests_per_s, summary.output_tokens_per_s, summary.mean_batch)
         shares = (summary.padding_share, summary.kv_filled, summary.kv_reserved)
         table.add_row(
             summary.policy,
-            *map(_number, (summary.duration, speedup, summary.requests_per_s, summary.output_tokens_per_s)),
-            _number(summary.mean_batch),
+            *map(_number, figures),
             *(f"{share:.0%}" for share in shares),
             str(summary.preemptions),
             f"{summary.completed}/{summary.requests}",
@@ -45,29 +43,20 @@ def throughput_table(summaries: Sequence[Summary], title: str) -> Table:
 
 def latency_table(summaries: Iterable[Summary]) -> Table:
     """How long clients waited: medians and 99th percentiles."""
-    names = ["TTFT s", "TPOT ms", "ITL ms", "E2E s"]
-    table = _table(
-        [f"{name}\n{percentile}" for name in names for percentile in ("p50", "p99")],
-        ["computed\np50"],
-    )
+    names = ("TTFT s", "TPOT ms", "ITL ms", "E2E s")
+    table = _table(*(f"{name}\n{percentile}" for name in names for percentile in ("p50", "p99")), "computed\np50")
     table.caption = LATENCY_NOTE
     for summary in summaries:
-        seconds = [summary.ttft, summary.tpot, summary.itl, summary.e2e_latency]
-        scaled = zip(seconds, (1, 1e3, 1e3, 1), strict=True)
-        table.add_row(
-            summary.policy,
-            *(_number(value * scale) for spread, scale in scaled for value in (spread.p50, spread.p99)),
-            _number(summary.ttft_computed.p50),
-        )
+        spreads = ((summary.ttft, 1), (summary.tpot, 1e3), (summary.itl, 1e3), (summary.e2e_latency, 1))
+        figures = [value * scale for spread, scale in spreads for value in (spread.p50, spread.p99)]
+        table.add_row(summary.policy, *map(_number, figures), _number(summary.ttft_computed.p50))
     return table
 
 
-def _table(*headings: Sequence[str]) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, caption_justify="left", title_justify="left"
-    )
+def _table(*headings: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False, caption_justify="left", title_justify="left")
     table.add_column("policy", no_wrap=True)
-    for heading in (name for group in headings for name in group):
+    for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
 

@@ -12,13 +12,18 @@ from minillm.records import Recording, RequestRecord, SpanRecord, StepRecord
 
 
 class Mark(Enum):
-    """What a pass did with a sequence: glyph, style and meaning. The first wins where a column holds several."""
+    """What a pass did with a sequence: glyph, style and meaning. The first wins where a column holds several.
+
+    A prompt counts where it ends, and what comes before its last pass is a chunk. A held row is finished and computed
+    all the same; an answer held back is finished, and its client does not have it.
+    """
 
     PREEMPTED = "!", "bold red", "preempted"
-    PREFILL = "P", "bold green", "prompt, to its end"
-    CHUNK = "p", "green", "part of a prompt"
+    PREFILL = "P", "bold green", "prompt"
+    CHUNK = "p", "green", "chunk"
     DECODE = "-", "cyan", "decode"
-    HELD = "x", "magenta", "finished, still computed"
+    HELD = "x", "magenta", "held row"
+    HELD_BACK = ":", "yellow", "held back"
     WAITING = ".", "bright_black", "waiting"
     ABSENT = " ", "", ""
 
@@ -65,21 +70,19 @@ class Timeline:
 def legend() -> Text:
     """What the glyphs mean."""
     marks = [mark for mark in Mark if mark.meaning]
-    return Text("   ").join(Text.assemble((mark.glyph, mark.style), f" {mark.meaning}") for mark in marks)
+    return Text("  ").join(Text.assemble((mark.glyph, mark.style), f" {mark.meaning}") for mark in marks)
 
 
 def sequence_marks(recording: Recording) -> Mapping[str, Sequence[Mark]]:
     """For each sequence that was not refused, what each step did with it."""
     names = {name: request for request in recording.requests if not request.refused for name in branch_names(request)}
-    done = {name: step.index for step in recording.steps for name, _ in step.finished}
-    acted = [dict(_actions(step)) for step in recording.steps]
-    return {
-        name: [
-            marks.get(name) or _inactive(request, step, done.get(name))
-            for step, marks in zip(recording.steps, acted, strict=True)
-        ]
-        for name, request in names.items()
-    }
+    rows = {name: [_before(request, step) for step in recording.steps] for name, request in names.items()}
+    for place, step in enumerate(recording.steps):
+        for name, mark in _actions(step):
+            rows[name][place] = mark
+        for name, _ in step.finished:
+            _end(rows[name], place + 1)
+    return rows
 
 
 def compressed(marks: Sequence[Mark], per_column: int) -> list[Mark]:
@@ -104,9 +107,16 @@ def _span_mark(span: SpanRecord) -> Mark:
     return Mark.PREFILL if span.prompt else Mark.DECODE
 
 
-def _inactive(request: RequestRecord, step: StepRecord, done: int | None) -> Mark:
-    waits = request.arrival <= step.start and (done is None or step.index < done)
-    return Mark.WAITING if waits else Mark.ABSENT
+def _before(request: RequestRecord, step: StepRecord) -> Mark:
+    return Mark.WAITING if request.arrival <= step.start else Mark.ABSENT
+
+
+def _end(row: list[Mark], place: int) -> None:
+    """Nothing from ``place`` on; what seemed to wait since the last action was held back."""
+    row[place:] = [Mark.ABSENT] * (len(row) - place)
+    while place and row[place - 1] is Mark.WAITING:
+        place -= 1
+        row[place] = Mark.HELD_BACK
 
 
 def _spread(names: list[str], most: int) -> list[str]:

@@ -102,6 +102,26 @@ def _length(path: Path, number: int, row: dict[str, Any]) -> Length:
         raise ValueError(f"{path}, request {number}: {error}") from error
 
 
+def lengths_named(kind: str, count: int, prompt_tokens: int, output_tokens: int, seed: int) -> list[Length]:
+    """``count`` lengths: "lognormal" around these means, "fixed" at them, or the first of a CSV or JSON lines file.
+
+    Raises ValueError for any other kind, and for a file that holds fewer.
+    """
+    if kind == "lognormal":
+        return lognormal_lengths(count, prompt_tokens, output_tokens, seed)
+    if kind == "fixed":
+        return fixed_lengths(count, prompt_tokens, output_tokens)
+    path = Path(kind)
+    if path.suffix not in (".csv", ".jsonl"):
+        raise ValueError(
+            f"the lengths {kind!r} are unknown; use lognormal, fixed, or the path of a .csv or .jsonl file"
+        )
+    lengths = read_lengths(path)
+    if len(lengths) < count:
+        raise ValueError(f"{path} holds {len(lengths)} requests and {count} are asked for; ask for fewer")
+    return lengths[:count]
+
+
 def random_prompts(lengths: Iterable[Length], vocab_size: int, seed: int) -> Prompts:
     """Prompts of random token ids, for models that nobody reads."""
     random = np.random.default_rng(seed)

@@ -1,0 +1,133 @@
+"""``minillm compare``: one workload, several policies, side by side."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import print as show
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from minillm.records import Recording, write_jsonl
+
+if TYPE_CHECKING:
+    from minillm.comparison import Stage
+    from minillm.policies import Capacity, Policy
+    from minillm.request import Request
+
+DEFAULT_POLICIES = "single,naive-static,static,dynamic,ragged,orca,vllm,splitfuse"
+DEFAULT_KV_TOKENS = 1024
+"""Few enough that memory is what the policies must economise on."""
+
+
+def compare(
+    *,
+    policies: Annotated[str, typer.Option(help="Names of policies, separated by commas.")] = DEFAULT_POLICIES,
+    requests: Annotated[int, typer.Option(min=1, help="Number of requests.")] = 64,
+    lengths: Annotated[
+        str, typer.Option(help="lognormal, fixed, or a CSV or JSONL file of prompt_tokens and output_tokens.")
+    ] = "lognormal",
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Mean tokens of a prompt.")] = 40,
+    output_tokens: Annotated[int, typer.Option(min=1, help="Mean tokens of an output.")] = 24,
+    rate: Annotated[float, typer.Option(help="Requests per second; inf sends all at once.")] = float("inf"),
+    burstiness: Annotated[float, typer.Option(help="Shape of the Gamma gaps between arrivals; 1 is Poisson.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of lengths and arrivals.")] = 0,
+    kv_tokens: Annotated[
+        int | None, typer.Option(help=f"Tokens of cache for every policy. [default: {DEFAULT_KV_TOKENS}, or the GPU's]")
+    ] = None,
+    max_batch: Annotated[int, typer.Option(help="Most sequences in a pass.")] = 16,
+    token_budget: Annotated[int, typer.Option(help="Most tokens in a pass, where prompts are cut.")] = 64,
+    model: Annotated[Path | None, typer.Option(help="GGUF file or Hugging Face folder.")] = None,
+    virtual: Annotated[str | None, typer.Option(help="Simulate this GPU, such as A100-80GB; no model runs.")] = None,
+    virtual_model: Annotated[str, typer.Option(help="The model to simulate.")] = "Llama-2-7B",
+    records: Annotated[Path | None, typer.Option(help="Write all records to this file, as JSON lines.")] = None,
+    timeline: Annotated[bool, typer.Option(help="Draw each policy's passes.")] = True,
+) -> None:
+    """Serve one workload under several policies, and show what each makes of the same model and memory.
+
+    Every request generates greedily to a length fixed beforehand, so all policies do the same work and must give the
+    same text; that is checked. A real run is measured on this machine; a virtual one is simulated, and says so.
+    """
+    from minillm.comparison import differences, real_stage, virtual_stage
+    from minillm.metrics import summarise
+    from minillm.policies import capacity_for, policy_named
+    from minillm.report.agreement import agreement, unfinished
+    from minillm.report.table import comparison
+    from minillm.report.timeline import Timeline, legend
+    from minillm.simulator.gpus import device_named, model_shape_named
+    from minillm.simulator.workload import arrival_times, build_workload, lengths_named
+
+    chosen = [policy_named(name.strip()) for name in policies.split(",")]
+    sizes = lengths_named(lengths, requests, prompt_tokens, output_tokens, seed)
+    arrivals = arrival_times(len(sizes), rate, seed, burstiness)
+    if virtual is None:
+        stage = real_stage(model, sizes, DEFAULT_KV_TOKENS)
+    else:
+        stage = virtual_stage(device_named(virtual), model_shape_named(virtual_model), sizes, seed)
+    workload = build_workload(sizes, stage.prompts, arrivals)
+    capacity = capacity_for(workload, stage.kv_tokens if kv_tokens is None else kv_tokens, max_batch, token_budget)
+
+    with _saved(records) as recordings:
+        answers = _serve_all(stage, chosen, capacity, workload, recordings)
+
+    summaries = [summarise(recording) for recording in recordings]
+    if timeline:
+        for recording in recordings:
+            show(Timeline(recording), "")
+        show(legend(), "")
+    show(comparison(summaries, f"{len(workload)} requests, {stage.title}"))
+    show(unfinished(summaries))
+    found = differences(answers, workload, stage.model) if stage.model else []
+    if stage.model:
+        show(agreement(found, len(answers)))
+    complete = all(summary.completed == summary.requests for summary in summaries)
+    raise typer.Exit(0 if complete and all(difference.near_tie for difference in found) else 1)
+
+
+def _serve_all(
+    stage: "Stage",
+    policies: "list[Policy]",
+    capacity: "Capacity",
+    workload: "list[Request]",
+    recordings: "list[Recording]",
+) -> dict[str, dict[str, list[int]]]:
+    """Each policy's output token ids by request. Whatever ran, to its end or not, is added to ``recordings``."""
+    from minillm.comparison import serve, warm_up
+
+    answers = {}
+    with _progress_bar() as bar:
+        for policy in policies:
+            task = bar.add_task(policy.name, total=sum(request.params.max_tokens for request in workload))
+            warm_up(stage, policy.build(capacity), workload[:2])
+            engine = stage.engine(policy.build(capacity))
+            try:
+                answers[policy.name] = serve(engine, workload, partial(bar.advance, task))
+            finally:
+                recordings.append(replace(engine.recording(policy.name), capacity=capacity.kv_tokens))
+    return answers
+
+
+def _progress_bar() -> Progress:
+    """Tokens computed by each policy, drawn on the error stream while they run."""
+    columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+@contextmanager
+def _saved(path: Path | None) -> Iterator[list[Recording]]:
+    """A list whose recordings are written to ``path``, if there is one, however the block ends.
+
+    Raises ValueError at once for a path that could not be written to.
+    """
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise ValueError(f"records cannot be written to {path}; give a file in an existing folder")
+    recordings: list[Recording] = []
+    try:
+        yield recordings
+    finally:
+        if path is not None:
+            write_jsonl(path, recordings)
