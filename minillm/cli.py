@@ -1,0 +1,33 @@
+"""The command line."""
+
+import sys
+
+import typer
+
+from minillm.commands.compare import compare
+from minillm.commands.demo import demo
+from minillm.commands.doctor import doctor
+from minillm.commands.generate import generate
+from minillm.commands.test import test
+from minillm.scheduler import Refused
+
+app = typer.Typer(
+    help="Learn how large language models are served: one small real model, every batching technique.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for command in (demo, generate, compare, doctor, test):
+    app.command()(command)
+
+
+def main() -> None:
+    """Run the command that the program's arguments name.
+
+    Mistakes of the user (bad values, missing files, requests that no policy can run) end in one line and exit code 2.
+    """
+    try:
+        app()
+    except (ValueError, OSError, Refused) as error:
+        print(f"minillm: {error}", file=sys.stderr)
+        sys.exit(2)

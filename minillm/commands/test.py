@@ -1,0 +1,47 @@
+"""``minillm test``: run the tests of a checkout."""
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+TESTS = Path(__file__).parents[2] / "tests"
+
+
+def test(
+    lesson: Annotated[int | None, typer.Option(help="Only the tests of this lesson's stage.")] = None,
+) -> None:
+    """Run all tests, or those of one lesson."""
+    if not TESTS.is_dir():
+        raise ValueError(
+            f"there are no tests at {TESTS}; install minillm with --editable from a copy of its repository"
+        )
+    if find_spec("pytest") is None:
+        raise ValueError("pytest is not installed; run pip install --constraint constraints.txt --editable '.[test]'")
+    if lesson is None:
+        raise typer.Exit(run_pytest([TESTS]))
+    code = run_pytest(lesson_tests(TESTS, lesson))
+    typer.echo(f"Tested: the reference's lesson {lesson}, as it stands in this checkout.")
+    raise typer.Exit(code)
+
+
+def lesson_tests(folder: Path, lesson: int) -> list[Path]:
+    """The test files of a lesson. Raises ValueError for a lesson without any."""
+    files = {path: int(match[1]) for path in sorted(folder.iterdir()) if (match := _LESSON_FILE.fullmatch(path.name))}
+    chosen = [path for path, number in files.items() if number == lesson]
+    if not chosen:
+        existing = ", ".join(map(str, sorted(set(files.values())))) or "none yet"
+        raise ValueError(f"lesson {lesson} has no tests; lessons with tests: {existing}")
+    return chosen
+
+
+def run_pytest(paths: list[Path]) -> int:
+    """Run pytest in a process of its own and return its exit code."""
+    return subprocess.run([sys.executable, "-m", "pytest", *paths], cwd=TESTS.parent, check=False).returncode
+
+
+_LESSON_FILE = re.compile(r"test_lesson_(\d+)_\w+\.py")
