@@ -91,7 +91,7 @@ class BlockManager:
         return -(-num_tokens // self.block_size)
 
     def allocate(self, num_tokens: int) -> BlockTable:
-        """A new table with room for ``num_tokens`` tokens. Takes all its blocks, or raises OutOfBlocks and takes none."""
+        """A new table with room for ``num_tokens`` tokens, of which it takes all or, raising OutOfBlocks, none."""
         needed = self.blocks_for(num_tokens)
         if needed > self.num_free:
             raise OutOfBlocks(f"{num_tokens} tokens need {needed} blocks, and {self.num_free} are free")
