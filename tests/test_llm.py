@@ -106,6 +106,15 @@ def test_a_stream_brings_each_token_once_and_all_of_them(llm):
     assert joined(parts).outputs == whole.outputs
 
 
+def test_a_request_is_finished_when_the_last_of_its_samples_is(llm, model):
+    first, second = (oracle(model, "abc", SamplingParams(n=2, max_tokens=6, ignore_eos=True), b) for b in range(2))
+    assert first[1] not in second
+    params = SamplingParams(n=2, max_tokens=6, ignore_eos=True, stop_token_ids=(first[1],))
+    parts = list(llm.stream("abc", params))
+    assert [len(part.outputs) for part in parts] == [2, 2, 1, 1, 1, 1]
+    assert [part.finished for part in parts] == [False] * 5 + [True]
+
+
 def test_two_streams_read_in_turn_do_not_mix(llm):
     [first], [second] = llm.generate("one", GREEDY), llm.generate("two", GREEDY)
     pairs = list(zip(llm.stream("one", GREEDY), llm.stream("two", GREEDY), strict=True))
