@@ -106,10 +106,12 @@ def test_a_stream_brings_each_token_once_and_all_of_them(llm):
     assert joined(parts).outputs == whole.outputs
 
 
-def test_a_request_is_finished_when_the_last_of_its_samples_is(llm, model):
-    first, second = (oracle(model, "abc", SamplingParams(n=2, max_tokens=6, ignore_eos=True), b) for b in range(2))
-    assert first[1] not in second
-    params = SamplingParams(n=2, max_tokens=6, ignore_eos=True, stop_token_ids=(first[1],))
+@pytest.mark.parametrize("shorter", [0, 1])
+def test_a_request_is_finished_when_the_last_of_its_samples_is(llm, model, shorter):
+    samples = [oracle(model, "abc", SamplingParams(n=2, max_tokens=6, ignore_eos=True), branch) for branch in range(2)]
+    stop = samples[shorter][1]
+    assert stop not in samples[1 - shorter]
+    params = SamplingParams(n=2, max_tokens=6, ignore_eos=True, stop_token_ids=(stop,))
     parts = list(llm.stream("abc", params))
     assert [len(part.outputs) for part in parts] == [2, 2, 1, 1, 1, 1]
     assert [part.finished for part in parts] == [False] * 5 + [True]
