@@ -131,17 +131,18 @@ def test_padding_and_held_rows_are_waste():
 
 
 def test_a_request_of_two_branches_begins_with_the_first_and_ends_with_the_last():
-    forked = recording(
-        [RequestRecord("A", 0.0, 3, 4, n=2)],
-        step(0, 1, [("A.0", 0, 3)], **emits(("A.1", 1), ("A.0", 1))),
-        step(1, 2, [("A.0", 3, 1), ("A.1", 3, 1)], **emits(("A.0", 1), ("A.1", 1), finished=["A.1"])),
-        step(2, 4, [("A.0", 4, 1)], **emits(("A.0", 1), finished=["A.0"])),
+    branched = recording(
+        [RequestRecord("A", 0.0, 3, 3, n=2)],
+        step(0, 1, [("A.1", 0, 3)], **emits(("A.1", 1))),
+        step(1, 2, [("A.1", 3, 1), ("A.0", 0, 3)], **emits(("A.0", 1), ("A.1", 1), finished=["A.1"])),
+        step(2, 4, [("A.0", 3, 1)], **emits(("A.0", 1))),
+        step(4, 5, [("A.0", 4, 1)], **emits(("A.0", 1), finished=["A.0"])),
     )
-    (a,) = request_metrics(forked)
-    assert (a.ttft, a.e2e_latency, a.output_tokens) == (1, 4, 5)
+    (a,) = request_metrics(branched)
+    assert (a.queue_time, a.ttft, a.ttft_computed, a.e2e_latency, a.output_tokens) == (0, 1, 1, 5, 5)
     assert sorted(a.itl) == [1, 1, 2]
-    assert a.tpot == pytest.approx((4 - 1) / (3 - 1))
-    assert a.normalised_latency == pytest.approx(4 / 3)
+    assert a.tpot == pytest.approx((5 - 1) / (3 - 1))
+    assert a.normalised_latency == pytest.approx(5 / 3)
 
 
 def test_recomputed_tokens_are_those_below_the_mark_that_a_preemption_dropped():
@@ -160,8 +161,15 @@ def test_rejected_drafts_are_not_recomputed_tokens():
 
 def test_a_swap_counts_as_a_preemption_and_recomputes_nothing():
     swap = (EventRecord("swapped out", "A"), EventRecord("swapped in", "A"))
-    summary = summarise(recording([], step(0, 1, [("A", 0, 5)]), step(1, 2, [("A", 5, 1)], events=swap)))
+    steps = [step(0, 1, [("A", 0, 5)]), step(1, 2, [("A", 5, 4)]), step(2, 3, [("A", 6, 1)], events=swap)]
+    summary = summarise(recording([], *steps))
     assert (summary.preemptions, summary.recomputed_tokens) == (1, 0)
+
+
+def test_a_step_that_computes_nothing_is_no_pass():
+    reset = step(1, 1, events=(EventRecord("reset", "A"),))
+    summary = summarise(recording([], step(0, 1, [("A", 0, 5)]), reset))
+    assert (summary.passes, summary.mean_batch, summary.preemptions) == (1, 1, 1)
 
 
 @pytest.mark.parametrize("reason", ["error", "expired", None])

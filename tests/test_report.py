@@ -111,6 +111,12 @@ def test_the_speed_up_is_against_the_first_policy():
     assert line.split()[2] == "2.00"
 
 
+def test_times_per_request_are_in_seconds_and_per_token_in_milliseconds():
+    summary = summarise(record("single", {"columns": 20}, [("A", 2, 4)]))
+    latency = [line for line in printed(comparison([summary], "")) if line.startswith("single")][1].split()
+    assert latency[1:] == ["1.00", "1.00", "1000", "1000", "1000", "1000", "4.00", "4.00", "1.00"]
+
+
 def test_what_was_not_measured_is_a_dash():
     summary = summarise(record("static", STATIC))
     latency = [line for line in printed(comparison([summary], "")) if line.startswith("static")][1].split()

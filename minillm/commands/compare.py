@@ -32,7 +32,7 @@ def compare(
         str, typer.Option(help="lognormal, fixed, or a CSV or JSONL file of prompt_tokens and output_tokens.")
     ] = "lognormal",
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Mean tokens of a prompt.")] = 40,
-    output_tokens: Annotated[int, typer.Option(min=1, help="Mean tokens of an output.")] = 24,
+    output_tokens: Annotated[int, typer.Option(min=1, help="Mean tokens of an output.")] = 20,
     rate: Annotated[float, typer.Option(help="Requests per second; inf sends all at once.")] = float("inf"),
     burstiness: Annotated[float, typer.Option(help="Shape of the Gamma gaps between arrivals; 1 is Poisson.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of lengths and arrivals.")] = 0,
@@ -64,6 +64,8 @@ def compare(
     chosen = [policy_named(name.strip()) for name in policies.split(",")]
     sizes = lengths_named(lengths, requests, prompt_tokens, output_tokens, seed)
     arrivals = arrival_times(len(sizes), rate, seed, burstiness)
+    if virtual and model:
+        raise ValueError("--virtual runs no model and simulates the one that --virtual-model names; leave --model out")
     if virtual is None:
         stage = real_stage(model, sizes, DEFAULT_KV_TOKENS)
     else:
