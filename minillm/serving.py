@@ -94,9 +94,9 @@ def make_cache(config: ModelConfig, memory: Memory, dtype: torch.dtype) -> Cache
 
 def wall_engine(model: LanguageModel, scheduler: Scheduler, limits: Limits, depth: int = 1) -> Engine:
     """An engine that runs a policy on the real model in real time, with ``depth`` batches in flight."""
-    clock = WallClock()
     cache = make_cache(model.transformer.config, scheduler.memory, model.transformer.dtype)
     executor = TorchExecutor(model.transformer, cache, limits.eos_token_ids)
+    clock = WallClock()
     return Engine(scheduler, WallRunner(executor, clock, depth), clock, limits, model.tokenizer)
 
 
