@@ -49,8 +49,9 @@ def compare(
 ) -> None:
     """Serve one workload under several policies, and show what each makes of the same model and memory.
 
-    Every request generates greedily to a length fixed beforehand, so all policies do the same work and must give the
-    same text; that is checked. A real run is measured on this machine; a virtual one is simulated, and says so.
+    Outputs are greedy, and as long as fixed beforehand: all do equal work.
+    They must give the same text, and that is checked.
+    A real run is measured on this machine; a virtual one is simulated, and says so.
     """
     from minillm.comparison import differences, real_stage, virtual_stage
     from minillm.metrics import summarise
