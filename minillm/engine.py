@@ -4,6 +4,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import count
 
 from minillm.batch import Batch, Outcome, Result, Span, TokenLogprob
 from minillm.clock import Clock
@@ -77,6 +78,7 @@ class Engine:
         self.requests: list[RequestRecord] = []
         self.steps: list[StepRecord] = []
         self._tokenizer = tokenizer
+        self._added = count()
         self._arrivals: list[tuple[float, int, Request]] = []
         self._in_flight: deque[_Flight] = deque()
         self._branches: dict[str, int] = {}
@@ -104,7 +106,7 @@ class Engine:
         """
         self._check(request)
         if request.arrival > self.clock.now():
-            heapq.heappush(self._arrivals, (request.arrival, len(self.requests) + len(self._arrivals), request))
+            heapq.heappush(self._arrivals, (request.arrival, next(self._added), request))
         else:
             self._hand_over(request)
         self._branches[request.id] = request.params.n

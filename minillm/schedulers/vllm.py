@@ -4,12 +4,15 @@ Blocks are taken as tokens come, so many more sequences run at once, and when bl
 preempted: a lone sequence is recomputed later, a group of parallel samples is swapped to the host.
 
 Where upstream is wrong, this is right: a request that could never finish is refused when it is added (upstream ignores
-it late, or hangs), and a group that the host has no room for fails alone (upstream raises and the engine dies).
+it late, or hangs), and a group that the host has no room for fails alone (upstream raises and the engine dies). A
+preempted group waits behind those that arrived before it: upstream's place at the very front is the same with one batch
+in flight, but with more an earlier arrival may have been preempted first.
 """
 
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from minillm.batch import Batch, BlockMoves, Event, Outcome, Span, next_span
 from minillm.cache.blocks import BlockManager
@@ -160,7 +163,8 @@ class VLLM:
         (sequence,) = group.sequences
         self.blocks.free(sequence.memory)
         sequence.computed, sequence.status = 0, Status.WAITING
-        self.waiting.appendleft(group)
+        earlier = takewhile(lambda waiting: waiting.order < group.order, self.waiting)
+        self.waiting.insert(sum(1 for _ in earlier), group)
         plan.events.append(Event("preempted", sequence))
 
     def _swap_out(self, group: Group, plan: _Plan) -> None:
@@ -198,10 +202,10 @@ class VLLM:
 
     def settle(self, batch: Batch, outcomes: Iterable[Outcome], now: float) -> list[Sequence]:
         """Fork new branches off their prompt's blocks, free what finished, deliver every token at once."""
-        groups = {group.sequences[0].request.id: group for group in self.running}
+        groups = {sequence: group for group in self.running for sequence in group.sequences}
         sequences = []
         for outcome in outcomes:
-            group = groups[outcome.sequence.request.id]
+            group = groups[outcome.span.sequence]
             if outcome.forked:
                 outcome.sequence.memory = self.blocks.fork(outcome.span.sequence.memory)
                 group.sequences.append(outcome.sequence)
