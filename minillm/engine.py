@@ -84,6 +84,7 @@ class Engine:
         self._branches: dict[str, int] = {}
         self._streams: dict[Sequence, _Stream] = {}
         self._idle_ticks = 0
+        self._asked = 0.0
 
     @property
     def has_work(self) -> bool:
@@ -189,7 +190,7 @@ class Engine:
     def _fill_runner(self) -> list[Output]:
         outputs: list[Output] = []
         while len(self._in_flight) < self.runner.depth:
-            now = self.clock.now()
+            now = self._asked = self.clock.now()
             batch = self.scheduler.schedule(now)
             if batch is None:
                 break
@@ -209,11 +210,11 @@ class Engine:
         self._idle_ticks = 0
 
     def _tick(self, flight: _Flight) -> list[Output]:
-        """A step that runs nothing is recorded, and too many in a row are no progress."""
-        self._idle_ticks += 1
+        """A step that runs nothing is recorded, and too many in a row that also end nobody are no progress."""
+        outputs = self._deliver(self._ended(flight.batch))
+        self._idle_ticks = 0 if outputs else self._idle_ticks + 1
         if self._idle_ticks > 2 * sum(self._branches.values()):
             raise Stuck(f"{self._idle_ticks} steps in a row ran nothing while {len(self._branches)} requests wait")
-        outputs = self._deliver(self._ended(flight.batch))
         self.steps.append(_record(len(self.steps), flight, flight.start, (), outputs))
         return outputs
 
@@ -221,18 +222,19 @@ class Engine:
         """Sequences that the scheduler itself ended, with its reason kept for their client."""
         ended = [event for event in batch.events if event.sequence.finished]
         for event in ended:
-            self._stream(event.sequence).error = event.reason
+            stream = self._stream(event.sequence)
+            stream.error = event.reason or stream.error
         return [event.sequence for event in ended]
 
     def _next_moment(self) -> float:
-        now = self.clock.now()
+        """The earliest known moment of change; a wake-up not later than the last question brought nothing then."""
         moments = []
         if self._in_flight:
             moments.append(self.runner.ready_at())
         if self._arrivals:
             moments.append(self._arrivals[0][0])
-        wake = self.scheduler.wake_at(now) if len(self._in_flight) < self.runner.depth else None
-        if wake is not None and wake > now:
+        wake = self.scheduler.wake_at(self._asked) if len(self._in_flight) < self.runner.depth else None
+        if wake is not None and wake > self._asked:
             moments.append(wake)
         if not moments:
             raise Stuck(f"{len(self._branches)} requests wait, and nothing will ever run: {sorted(self._branches)[:5]}")

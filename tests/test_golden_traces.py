@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from harness import POLICIES, request, simulated, timed_trace, trace
 
+from minillm.scheduler import Load
+
 GOLDEN = Path(__file__).parent / "golden"
 WORKLOADS = tomllib.loads((GOLDEN / "workloads.toml").read_text())
 FILES = sorted(set(GOLDEN.glob("*.toml")) - {GOLDEN / "workloads.toml"})
@@ -21,6 +23,7 @@ def test_the_policy_decides_as_written_by_hand(file):
     passes = golden["passes"].strip().splitlines()
     written = timed_trace if passes[0].startswith("@") else trace
     assert written(engine.steps) == passes
+    assert scheduler.load() == Load()
     scheduler.check_integrity()
 
 

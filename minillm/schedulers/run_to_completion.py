@@ -6,6 +6,7 @@ finish early hold their rows and are computed with the others, all leave togethe
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sized
+from dataclasses import replace
 from typing import Any
 
 from minillm.batch import Batch, Event, Outcome, Rectangle, next_span
@@ -65,16 +66,15 @@ class RunToCompletion(ABC):
         """The next pass of the running batch, or the first of a new one; one pass at a time."""
         if self.pass_in_flight:
             return None
-        if self.rows and self.complete:
-            return self.leave()
+        left = self.close() if self.complete else []
         if not self.rows:
             self.open(self.form(now))
-        self.pass_in_flight = bool(self.rows)
-        return self.plan() if self.rows else None
-
-    def leave(self) -> Batch:
-        """Deliver a batch whose last live row was aborted between two passes: there is no pass left to do it."""
-        return Batch(events=tuple(Event("completed", row) for row in self.close() if row.finish_reason != "abort"))
+        # The last live row was aborted between two passes: no pass is left that could deliver the others.
+        events = tuple(Event("completed", row) for row in left if row.finish_reason != "abort")
+        if not self.rows:
+            return Batch(events=events) if events else None
+        self.pass_in_flight = True
+        return replace(self.plan(), events=events)
 
     def open(self, sequences: list[Sequence]) -> None:
         """Give each sequence of a new batch its place."""
@@ -103,6 +103,11 @@ class RunToCompletion(ABC):
         """Whether the running batch may leave."""
         return all(row.finished for row in self.rows)
 
+    @property
+    def abandoned(self) -> bool:
+        """Whether all that the running batch computes has been aborted."""
+        return all(row.finish_reason == "abort" for row in self.rows)
+
     def wake_at(self, now: float) -> float | None:
         """Only an arrival or a completion changes anything."""
         return None
@@ -113,7 +118,7 @@ class RunToCompletion(ABC):
             advance(outcome)
         self.passes += 1
         self.pass_in_flight = False
-        return self.close() if self.complete else []
+        return self.close() if self.complete or self.abandoned else []
 
     def close(self) -> list[Sequence]:
         """Empty the rows."""
@@ -124,8 +129,10 @@ class RunToCompletion(ABC):
         """Drop a waiting request; a running one holds its rows to the end of the batch, as a finished one does."""
         self.withdraw(request_id)
         for row in self.rows:
-            if row.request.id == request_id and not row.in_flight:
+            if row.request.id == request_id:
                 row.finish_reason = "abort"
+        if self.abandoned and not self.pass_in_flight:
+            self.close()
 
     def load(self) -> Load:
         """A running batch reserves its rows at full length."""
