@@ -83,6 +83,14 @@ def simulated(scheduler: Scheduler, requests, cost=one_second, depth=1, execute=
     return engine
 
 
+def recorded(scheduler: Scheduler, requests, **options) -> list[StepRecord]:
+    """The steps of a simulated run of these requests to its end."""
+    engine = simulated(scheduler, requests, **options)
+    engine.run()
+    scheduler.check_integrity()
+    return engine.steps
+
+
 EVENT_SIGNS = {
     "preempted": "!",
     "reset": "~",
