@@ -102,11 +102,14 @@ def write_jsonl(path: Path, recordings: Iterable[Recording]) -> None:
     The file appears whole or not at all.
     """
     partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        for recording in recordings:
-            for line in _lines(recording):
-                file.write(json.dumps(line) + "\n")
-    partial.replace(path)
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            for recording in recordings:
+                for line in _lines(recording):
+                    file.write(json.dumps(line) + "\n")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _lines(recording: Recording) -> Iterable[dict[str, Any]]:
