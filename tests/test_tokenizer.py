@@ -249,6 +249,11 @@ def test_a_template_may_put_a_special_token_together(tmp_path):
     assert chat(tmp_path, template, "x") == [END, *in_bytes("x")]
 
 
+def test_of_special_tokens_that_start_alike_the_longest_is_meant(tmp_path):
+    tokenizer = hugging_face(tmp_path, bpe(["<e>", "<e>x"]), chat_template="<e>x<e>")
+    assert tokenizer.apply_chat_template([{"role": "user", "content": "a"}]) == [259, 258]
+
+
 def test_a_template_sees_what_transformers_offers(tmp_path):
     template = (
         "{% for m in messages %}\n  {% if loop.index > 1 %}{% break %}{% endif %}\n{{ m.content | tojson }}"
@@ -282,10 +287,11 @@ def test_a_model_without_template_says_so(tmp_path):
         ([{"role": "<|end|>", "content": "a"}], "the role '<|end|>' is unknown"),
     ],
 )
-def test_malformed_messages_are_refused(messages, complaint):
-    with pytest.raises(ValueError) as error:
-        ByteTokenizer().apply_chat_template(messages)
-    assert complaint in str(error.value)
+def test_malformed_messages_are_refused(tmp_path, messages, complaint):
+    for tokenizer in (ByteTokenizer(), hugging_face(tmp_path, bpe([]), chat_template="x")):
+        with pytest.raises(ValueError) as error:
+            tokenizer.apply_chat_template(messages)
+        assert complaint in str(error.value)
 
 
 # Hugging Face folders
@@ -322,6 +328,31 @@ def test_other_tokens_around_a_text_are_refused(tmp_path):
     backend.post_processor = TemplateProcessing(single="$A <end>", special_tokens=[("<end>", END)])
     with pytest.raises(ModelError, match=r"puts the tokens \[258\] around a text"):
         hugging_face(tmp_path, backend)
+
+
+def test_the_bos_token_stands_in_a_prompt_only_where_the_template_writes_it(tmp_path):
+    template = "{{ bos_token }}x{{ eos_token }}y"
+    names = {"bos_token": "<bos>", "eos_token": "<end>", "add_bos_token": True}
+    tokenizer = hugging_face(tmp_path, bpe(["<end>", "<bos>"]), chat_template=template, **names)
+    prompt = tokenizer.apply_chat_template([{"role": "user", "content": "a"}])
+    assert prompt == [BOS, *in_bytes("x"), END, *in_bytes("y")]
+
+
+def test_an_added_token_stands_for_its_own_text(tmp_path):
+    tokenizer = hugging_face(tmp_path, bpe([], ["éé", "two words"]))
+    assert tokenizer.encode("éé two words") == [258, *in_bytes(" "), 259]
+    assert tokenizer.decode([258, 259]) == "éétwo words"
+
+
+def test_a_special_token_is_no_reading_of_a_text_though_it_needs_no_merge(tmp_path):
+    described = json.loads(bpe(["xyz"]).to_str())
+    described["model"]["vocab"]["xyz"] = 258
+    described["model"]["ignore_merges"] = True
+    assert hugging_face(tmp_path, Backend.from_str(json.dumps(described))).encode("xyz") == in_bytes("xyz")
+
+
+def test_ids_without_a_token_have_no_text(tmp_path):
+    assert hugging_face(tmp_path, bpe([])).decode([-1, AB, 9999]) == "ab"
 
 
 def test_truncation_and_padding_of_the_file_are_ignored(tmp_path):
@@ -470,9 +501,15 @@ def test_what_is_not_implemented_is_refused_by_name(tmp_path, fields, complaint)
         load_tokenizer(gguf_file(tmp_path / "m.gguf", bpe([]), **fields))
 
 
+def test_a_token_that_a_converter_wrote_out_stands_for_its_own_text(tmp_path):
+    described = json.loads(bpe([]).to_str())
+    described["model"]["vocab"]["日 本"] = 258
+    path = gguf_file(tmp_path / "m.gguf", Backend.from_str(json.dumps(described)))
+    assert load_tokenizer(path).decode([258, AB]) == "日 本ab"
+
+
 def test_a_merge_of_unknown_tokens_is_damage(tmp_path):
-    backend = bpe(["<end>"])
-    described = json.loads(backend.to_str())
+    described = json.loads(bpe(["<end>"]).to_str())
     described["added_tokens"].append({**described["added_tokens"][0], "id": AB, "content": "ab"})
     path = gguf_file(tmp_path / "m.gguf", Backend.from_str(json.dumps(described)))
     with pytest.raises(ModelError, match="has a damaged vocabulary"):
