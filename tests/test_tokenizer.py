@@ -256,7 +256,7 @@ def test_of_special_tokens_that_start_alike_the_longest_is_meant(tmp_path):
 
 def test_a_template_sees_what_transformers_offers(tmp_path):
     template = (
-        "{% for m in messages %}\n  {% if loop.index > 1 %}{% break %}{% endif %}\n{{ m.content | tojson }}"
+        "{% for m in messages %}\n  {% if loop.index > 1 %}{% break %}{% endif %}\n{{ m.content | tojson(indent=2) }}"
         "{% endfor %}{{ strftime_now('%%') }}{% if tools is none and add_generation_prompt %}<|end|>{% endif %}"
     )
     assert chat(tmp_path, template, "<é>", "b") == [*in_bytes('"<é>"%'), END]
@@ -285,6 +285,7 @@ def test_a_model_without_template_says_so(tmp_path):
         ([{"role": "user", "content": ["a"]}], "must have a role and a content"),
         ([{"role": "user", "content": "a", "name": "b"}], "must have a role and a content"),
         ([{"role": "<|end|>", "content": "a"}], "the role '<|end|>' is unknown"),
+        ([{"role": "user", "content": "a\ud800b"}], "character 1 of the text is '\\ud800'"),
     ],
 )
 def test_malformed_messages_are_refused(tmp_path, messages, complaint):

@@ -11,6 +11,8 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken
 
+from minillm.model.utf8 import utf8
+
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -22,7 +24,7 @@ class Message(TypedDict):
 
 
 def check_messages(messages: Sequence[Message]) -> None:
-    """Raise ValueError unless there are messages, each with a known role, a text and nothing else."""
+    """Raise ValueError unless there are messages, each with a known role, valid text and nothing else."""
     if not messages:
         raise ValueError("the list of messages is empty; give at least one")
     for message in messages:
@@ -30,6 +32,7 @@ def check_messages(messages: Sequence[Message]) -> None:
             raise ValueError(f"the message {message!r} must have a role and a content, which is a string, and no more")
         if message["role"] not in ROLES:
             raise ValueError(f"the role {message['role']!r} is unknown; use one of {', '.join(ROLES)}")
+        utf8(message["content"])
 
 
 class ChatTemplate:
@@ -118,6 +121,6 @@ def _now(format: str) -> str:
     return datetime.now().strftime(format)
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:
+def _to_json(value: Any, **options: Any) -> str:
     """Plain JSON, where jinja2's own filter would escape for HTML."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return json.dumps(value, **{"ensure_ascii": False, **options})

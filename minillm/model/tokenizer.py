@@ -14,6 +14,7 @@ from minillm.model.chat_template import ChatTemplate, Message, check_messages
 from minillm.model.checkpoint import ModelError
 from minillm.model.gguf_vocabulary import read_gguf_vocabulary
 from minillm.model.hugging_face_vocabulary import read_hugging_face_vocabulary
+from minillm.model.utf8 import utf8
 from minillm.model.vocabulary import Vocabulary
 
 
@@ -74,7 +75,7 @@ class ByteTokenizer(Tokenizer):
 
     def encode(self, text: str) -> list[int]:
         """The bytes of the text."""
-        return list(_utf8(text))
+        return list(utf8(text))
 
     def token_bytes(self, token_id: int) -> bytes:
         """The byte itself."""
@@ -133,7 +134,7 @@ class BPETokenizer(Tokenizer):
         return ChatTemplate(vocabulary.chat_template, vocabulary.special_tokens, variables)
 
     def _encode(self, text: str) -> list[int]:
-        lost = self._missing.intersection(_utf8(text))
+        lost = self._missing.intersection(utf8(text))
         if lost:
             character = next(char for char in text if lost.intersection(char.encode()))
             raise ValueError(
@@ -152,16 +153,6 @@ def load_tokenizer(path: Path) -> Tokenizer:
     if not path.exists():
         raise ModelError(f"there is no model at {path}: give a .gguf file or a Hugging Face model folder")
     return BPETokenizer(read_hugging_face_vocabulary(path) if path.is_dir() else read_gguf_vocabulary(path))
-
-
-def _utf8(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"character {error.start} of the text is {text[error.start]!r}, half of a UTF-16 pair and no character; "
-            "remove it"
-        ) from None
 
 
 def _spelled(token: str) -> bytes:
