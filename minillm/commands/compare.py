@@ -32,7 +32,7 @@ def compare(
         str, typer.Option(help="lognormal, fixed, or a CSV or JSONL file of prompt_tokens and output_tokens.")
     ] = "lognormal",
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Mean tokens of a prompt.")] = 40,
-    output_tokens: Annotated[int, typer.Option(min=1, help="Mean tokens of an output.")] = 20,
+    output_tokens: Annotated[int, typer.Option(min=1, help="Mean tokens of an output.")] = 16,
     rate: Annotated[float, typer.Option(help="Requests per second; inf sends all at once.")] = float("inf"),
     burstiness: Annotated[float, typer.Option(help="Shape of the Gamma gaps between arrivals; 1 is Poisson.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of lengths and arrivals.")] = 0,
@@ -79,8 +79,8 @@ def compare(
 
     summaries = [summarise(recording) for recording in recordings]
     if timeline:
-        for recording in recordings:
-            show(Timeline(recording), "")
+        for policy, recording in zip(chosen, recordings, strict=True):
+            show(f"[italic]{policy.summary}[/]", Timeline(recording), "", sep="\n")
         show(legend(), "")
     show(comparison(summaries, f"{len(workload)} requests, {stage.title}"))
     show(unfinished(summaries))
