@@ -139,7 +139,7 @@ POLICIES: Mapping[str, Policy] = {
         Policy("naive-static", "padded batches that all run to the longest output of the workload", _naive_static),
         Policy("static", "padded batches that run until their longest request ends", _static),
         Policy("dynamic", "padded batches that wait a little to fill up", _batcher(Dynamic)),
-        Policy("ragged", "dynamic batches without padding", _batcher(Ragged)),
+        Policy("ragged", "batches that wait a little to fill up, without padding", _batcher(Ragged)),
         Policy("orca", "requests join and leave at every pass, with memory for their whole life", _orca()),
         Policy("orca-max", "Orca that reserves the longest row for everyone", _orca_max),
         Policy("orca-pow2", "Orca that reserves the output rounded up to a power of two", _orca(reserve_pow2)),
