@@ -4,10 +4,15 @@ The package is lazy: importing it imports none of its modules, so a command that
 and a module can be replaced (a lab, a mutant) before anything has bound its names.
 """
 
+import os
 from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
+
+# torch's and numba's threads take turns on the same cores. OpenMP's idle workers spin by default, and then keep the
+# others, and whatever else the machine runs, from working: they are to sleep. Read once, when torch is first imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _HOME = {
     "LLM": "minillm.llm",
