@@ -1,7 +1,7 @@
 """Every policy by name, sized for the same machine: one cache capacity, one batch limit, one longest request."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from minillm.request import Request
 from minillm.scheduler import PagedMemory, Scheduler
@@ -38,9 +38,9 @@ class Capacity:
     queue_delay: float = 0.05
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            if each.type is int and getattr(self, each.name) < 1:
-                raise ValueError(f"{each.name} is {getattr(self, each.name)}; it must be at least 1")
+        for name in ("kv_tokens", "max_length", "max_output", "block_size", "max_batch", "token_budget"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.kv_tokens < self.max_length:
             raise ValueError(
                 f"kv_tokens is {self.kv_tokens}, and the longest row (longest prompt plus longest output) needs "
