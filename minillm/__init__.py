@@ -23,7 +23,7 @@ _HOME = {
     "Engine": "minillm.engine",
 }
 
-__all__ = sorted([*_HOME, "__version__"])
+__all__ = ["LLM", "Engine", "Request", "RequestOutput", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -67,14 +67,17 @@ class TorchExecutor:
 
 
 def _result(span: Span, sampled: list[Sampled]) -> Result:
-    """Drafts are accepted while the model, on the same random numbers, would have drawn them itself."""
-    error = next((draw.error for draw in sampled if draw.error), None)
+    kept = sampled[: _accepted(span, sampled) + 1] if span.draft_token_ids else sampled
+    error = next((draw.error for draw in kept if draw.error), None)
     if error:
         return Result(error=error)
-    matches = zip(span.draft_token_ids, sampled, strict=False)
-    accepted = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1].token_id, matches))
-    kept = sampled[: accepted + 1] if span.draft_token_ids else sampled
     return Result(
         tuple(draw.token_id for draw in kept if draw.token_id is not None),
         tuple(draw.logprob for draw in kept if draw.logprob is not None),
     )
+
+
+def _accepted(span: Span, sampled: list[Sampled]) -> int:
+    """Drafts are accepted while the model, on the same random numbers, would have drawn them itself."""
+    matches = zip(span.draft_token_ids, sampled, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1].token_id, matches))

@@ -9,7 +9,7 @@ class SamplingParams:
 
     n                   samples of the same prompt
     max_tokens          most tokens to generate, at least 1
-    min_tokens          stops are ignored, and the end-of-text token is banned, before this many tokens
+    min_tokens          before this many tokens stops are ignored, and the end-of-text and stop tokens are banned
     temperature         0 is greedy
     top_k               0 or -1 keeps the whole vocabulary
     top_p               keep the likeliest tokens whose mass reaches this share, in (0, 1]
@@ -66,6 +66,10 @@ class SamplingParams:
             ),
             (f"seed is {self.seed}; it must lie in [0, 2**63)", 0 <= self.seed < 2**63),
             ("stop holds an empty string, which would end every output at once; leave it out", all(self.stop)),
+            (
+                f"stop_token_ids holds {min(self.stop_token_ids, default=0)}; token ids start at 0",
+                min(self.stop_token_ids, default=0) >= 0,
+            ),
             (f"logprobs is {self.logprobs}; use None, or 0 and above", self.logprobs is None or self.logprobs >= 0),
         ]
 
