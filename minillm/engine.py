@@ -10,7 +10,7 @@ from minillm.batch import Batch, Outcome, Result, Span, TokenLogprob
 from minillm.clock import Clock
 from minillm.model.tokenizer import Tokenizer
 from minillm.records import EventRecord, Recording, RequestRecord, SpanRecord, StepRecord
-from minillm.request import Request
+from minillm.request import Request, SamplingParams
 from minillm.runner import Runner
 from minillm.scheduler import Load, Refused, Scheduler
 from minillm.sequence import FinishReason, Sequence
@@ -60,9 +60,12 @@ class _Stream:
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
+    """A batch on its way, and what its launch delivered: the record of its step waits for its end."""
+
     batch: Batch
     start: float
     load: Load
+    delivered: tuple[Output, ...]
 
 
 class Engine:
@@ -154,7 +157,8 @@ class Engine:
             raise ValueError(f"request id {request.id!r} is in use; give each running request an id of its own")
         if not prompt:
             raise ValueError(f"the prompt of request {request.id!r} is empty; give at least one token")
-        bad = next((token for token in prompt if not 0 <= token < limit.vocab_size), None)
+        mentioned = (*prompt, *request.params.stop_token_ids)
+        bad = next((token for token in mentioned if not 0 <= token < limit.vocab_size), None)
         if bad is not None:
             raise ValueError(f"token id {bad} is not in the vocabulary; ids run from 0 to {limit.vocab_size - 1}")
         if len(prompt) + request.params.max_tokens > limit.max_context:
@@ -162,6 +166,7 @@ class Engine:
                 f"{len(prompt)} prompt tokens and max_tokens {request.params.max_tokens} exceed the model's context of "
                 f"{limit.max_context} tokens; shorten the prompt or lower max_tokens"
             )
+        self._text(request.params)  # raises ValueError for stop strings, if there is no tokenizer to find them
 
     def _hand_over(self, request: Request) -> None:
         refused = None
@@ -194,12 +199,12 @@ class Engine:
             batch = self.scheduler.schedule(now)
             if batch is None:
                 break
-            flight = _Flight(batch, now, self.scheduler.load())
+            flight = _Flight(batch, now, self.scheduler.load(), tuple(self._deliver(self._ended(batch))))
+            outputs += flight.delivered
             if batch.runs:
                 self._launch(flight)
-                outputs += self._deliver(self._ended(batch))
             else:
-                outputs += self._tick(flight)
+                self._tick(flight)
         return outputs
 
     def _launch(self, flight: _Flight) -> None:
@@ -209,14 +214,12 @@ class Engine:
         self._in_flight.append(flight)
         self._idle_ticks = 0
 
-    def _tick(self, flight: _Flight) -> list[Output]:
+    def _tick(self, flight: _Flight) -> None:
         """A step that runs nothing is recorded, and too many in a row that also end nobody are no progress."""
-        outputs = self._deliver(self._ended(flight.batch))
-        self._idle_ticks = 0 if outputs else self._idle_ticks + 1
+        self._idle_ticks = 0 if flight.delivered else self._idle_ticks + 1
         if self._idle_ticks > 2 * sum(self._branches.values()):
             raise Stuck(f"{self._idle_ticks} steps in a row ran nothing while {len(self._branches)} requests wait")
-        self.steps.append(_record(len(self.steps), flight, flight.start, (), outputs))
-        return outputs
+        self._record(flight, flight.start, (), ())
 
     def _ended(self, batch: Batch) -> list[Sequence]:
         """Sequences that the scheduler itself ended, with its reason kept for their client."""
@@ -248,8 +251,11 @@ class Engine:
             outcomes += self._outcomes(span, result)
         now = self.clock.now()
         outputs = self._deliver(self.scheduler.settle(flight.batch, outcomes, now))
-        self.steps.append(_record(len(self.steps), flight, now, outcomes, outputs))
+        self._record(flight, now, outcomes, outputs)
         return outputs
+
+    def _record(self, flight: _Flight, end: float, outcomes: Iterable[Outcome], outputs: Iterable[Output]) -> None:
+        self.steps.append(_step_record(len(self.steps), flight, end, outcomes, (*flight.delivered, *outputs)))
 
     def _outcomes(self, span: Span, result: Result) -> list[Outcome]:
         """Append what the results bring: the new branches' first, the span's own sequence last."""
@@ -281,16 +287,20 @@ class Engine:
 
     def _stream(self, sequence: Sequence) -> _Stream:
         if sequence not in self._streams:
-            text = OutputText(sequence.request.params, self.limits.eos_token_ids, self._tokenizer)
-            self._streams[sequence] = _Stream(text)
+            self._streams[sequence] = _Stream(self._text(sequence.request.params))
         return self._streams[sequence]
+
+    def _text(self, params: SamplingParams) -> OutputText:
+        return OutputText(params, self.limits.eos_token_ids, self._tokenizer)
 
     def _deliver(self, sequences: Iterable[Sequence]) -> list[Output]:
         outputs = []
         for sequence in sequences:
             if sequence.finish_reason == "abort":
                 continue
-            outputs.append(_output(sequence, self._stream(sequence)))
+            output = _output(sequence, self._stream(sequence))
+            if output.token_ids or output.finish_reason:
+                outputs.append(output)
             if sequence.finished:
                 self._close(sequence)
         return outputs
@@ -321,7 +331,7 @@ def _output(sequence: Sequence, stream: _Stream) -> Output:
     )
 
 
-def _record(
+def _step_record(
     index: int, flight: _Flight, end: float, outcomes: Iterable[Outcome], outputs: Iterable[Output]
 ) -> StepRecord:
     batch, load = flight.batch, flight.load

@@ -1,13 +1,16 @@
 """A fake model that reads its context out of cache cells, as attention does: what is misplaced changes its tokens."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from zlib import crc32
 
-from minillm.batch import Batch, BlockPairs, Result, Span
-from minillm.request import Request, SamplingParams
-from minillm.scheduler import Memory, PagedMemory
+from harness import EOS, simulated
 
-VOCAB, EOS = 64, 63
+from minillm.batch import Batch, BlockPairs, Result, Span
+from minillm.engine import Engine
+from minillm.request import Request, SamplingParams
+from minillm.scheduler import Memory, PagedMemory, Scheduler
+from minillm.sequence import Sequence as Line
+
 UNWRITTEN = -1
 
 
@@ -25,6 +28,22 @@ def expected_tokens(request: Request, branch: int) -> list[int]:
         if token_ids[-1] == EOS and not request.params.ignore_eos:
             break
     return token_ids[len(request.prompt_token_ids) :]
+
+
+def expected_outputs(requests: Iterable[Request]) -> dict[str, list[int]]:
+    """The oracle for every branch, by its sequence's name."""
+    return {
+        Line(request, branch).name: expected_tokens(request, branch)
+        for request in requests
+        for branch in range(request.params.n)
+    }
+
+
+def on_cells(
+    scheduler: Scheduler, requests: Iterable[Request], fails_at: Mapping[str, int] | None = None, depth=1
+) -> Engine:
+    """An engine on simulated time whose passes are computed by a ``CellModel``."""
+    return simulated(scheduler, requests, depth=depth, execute=CellModel(scheduler.memory, fails_at))
 
 
 class CellModel:

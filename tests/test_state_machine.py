@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
-from cell_model import EOS, VOCAB, CellModel, expected_tokens
-from harness import POLICIES
+from cell_model import CellModel, expected_tokens
+from harness import EOS, LIMITS, POLICIES
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 )
 
 from minillm.clock import VirtualClock
-from minillm.engine import Engine, Limits
+from minillm.engine import Engine
 from minillm.request import Request, SamplingParams
 from minillm.scheduler import Refused
 from minillm.schedulers.priority_queue import PriorityQueue, Waiting
@@ -30,7 +30,6 @@ from minillm.schedulers.vllm import Group
 from minillm.sequence import Sequence, Status
 from minillm.simulator.runner import SimulatedRunner
 
-LIMITS = Limits(VOCAB, max_context=400, eos_token_ids=frozenset({EOS}))
 TOO_LONG = 300
 LONGEST_OUTPUT = 12
 STATES = [
@@ -171,7 +170,7 @@ class Serving(RuleBasedStateMachine):
         self.passes = Counter()
         self.memory_at_launch = {}
         self.preempted = set()
-        self.seed = self.work = self.turns = self.seen = 0
+        self.seed = self.work = self.turns = self.seen = self.received = 0
 
     def arrive(self, request, now):
         assert now == request.arrival
@@ -194,9 +193,9 @@ class Serving(RuleBasedStateMachine):
     @rule(
         newcomers=st.lists(NEWCOMERS, max_size=4),
         turns=st.integers(0, 3),
-        state=st.sampled_from([None, *STATES]),
+        state=st.sampled_from([None, *STATES, "in flight"]),
         pick=st.integers(0, 5),
-        reuse=st.booleans(),
+        reuse=st.sampled_from([True, True, False]),
     )
     def serve(self, newcomers, turns, state, pick, reuse):
         """Take newcomers, run some turns, and then, perhaps, abort somebody who is in a given state."""
@@ -267,6 +266,7 @@ class Serving(RuleBasedStateMachine):
             assert output.request_id in self.clients, f"{output} came after the end"
             client = self.clients[output.request_id]
             client.receive(output)
+            self.received += len(output.token_ids)
             if output.finish_reason:
                 self.counts[f"ended by {output.finish_reason}"] += 1
             if client.ended:
@@ -330,6 +330,7 @@ class Serving(RuleBasedStateMachine):
         assert not self.clients
         assert not self.sequences()
         self.scheduler.check_integrity()
+        assert self.received == sum(tokens for step in self.engine.steps for _, tokens in step.delivered)
 
 
 def memory_of(sequence):

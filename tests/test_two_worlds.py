@@ -87,11 +87,12 @@ def test_reading_the_wall_clock_would_be_noticed():
 
 @contextmanager
 def clock_reads():
-    """Names of the functions of the standard library's clocks that are called, however they were imported."""
+    """Names of the standard library's clock functions that our code calls, however it imported them."""
     reads = []
 
     def watch(frame, event, function):
-        if event == "c_call" and (function.__module__ == "time" or function.__qualname__.startswith("datetime.")):
+        ours = event == "c_call" and frame.f_globals["__name__"].startswith("minillm")
+        if ours and (function.__module__ == "time" or function.__qualname__.startswith("datetime.")):
             reads.append(function.__name__)
 
     sys.setprofile(watch)
