@@ -49,7 +49,7 @@ def on_cells(
 class CellModel:
     """Executes batches on cells of one token id each, in blocks or in the rows of a rectangle.
 
-    ``fails_at`` gives the context length from which on a request's spans come back with an error.
+    ``fails_at`` is the context length from which on the spans of a request, or of one branch, come back with an error.
     """
 
     def __init__(self, memory: Memory, fails_at: Mapping[str, int] | None = None) -> None:
@@ -83,7 +83,8 @@ class CellModel:
 
     def _result(self, span: Span) -> Result:
         sequence = span.sequence
-        if span.end >= self.fails_at.get(sequence.request.id, span.end + 1):
+        fails_at = self.fails_at.get(sequence.name, self.fails_at.get(sequence.request.id))
+        if fails_at is not None and span.end >= fails_at:
             return Result(error="the cells of this request are broken")
         places = (self._place(span, position) for position in range(span.end))
         context = [self.device[row][column] for row, column in places]
