@@ -36,11 +36,14 @@ class Span:
 
 
 def next_span(sequence: Sequence, limit: int | None = None) -> Span:
-    """All that the cache lacks of a sequence, or at most ``limit`` tokens of it; only a span that ends it samples."""
+    """All that the cache lacks of a sequence, or at most ``limit`` tokens of it.
+
+    Only a span that reaches the sequence's last token samples; drafts follow that token as far as the limit allows.
+    """
     length = sequence.uncomputed if limit is None else min(limit, sequence.uncomputed)
-    complete = length == sequence.uncomputed
-    drafts = sequence.draft_token_ids if complete else ()
-    return Span(sequence, sequence.computed, length, sequence.branches if complete else 0, drafts)
+    beyond = sequence.computed + length - len(sequence.token_ids)
+    drafts = sequence.draft_token_ids[: max(0, beyond)]
+    return Span(sequence, sequence.computed, length, sequence.branches if beyond >= 0 else 0, drafts)
 
 
 @dataclass(frozen=True, slots=True)
