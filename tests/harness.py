@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import torch
 
-from minillm.batch import Batch
+from minillm.batch import Batch, Outcome
 from minillm.cache.paged import PagedCache
 from minillm.cache.rectangle import RectangleCache
 from minillm.clock import VirtualClock
@@ -89,6 +89,23 @@ def recorded(scheduler: Scheduler, requests, **options) -> list[StepRecord]:
     engine.run()
     scheduler.check_integrity()
     return engine.steps
+
+
+def launch(scheduler: Scheduler) -> Batch:
+    """Schedule a pass and leave it in flight."""
+    batch = scheduler.schedule(0.0)
+    for span in batch.spans:
+        span.sequence.in_flight = True
+    return batch
+
+
+def land(scheduler: Scheduler, batch: Batch) -> None:
+    """Settle a pass that was in flight; whatever it sampled is token 0."""
+    outcomes = [Outcome(span.sequence, span, (0,) * span.samples) for span in batch.spans]
+    for outcome in outcomes:
+        outcome.sequence.in_flight = False
+        outcome.sequence.token_ids += outcome.token_ids
+    scheduler.settle(batch, outcomes, 0.0)
 
 
 EVENT_SIGNS = {

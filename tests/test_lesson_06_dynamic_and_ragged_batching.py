@@ -33,6 +33,12 @@ def test_without_a_delay_nobody_waits():
     assert timed_trace(steps) == ["@0 A2", "@1 A1", "@2 B2"]
 
 
+def test_no_batch_exceeds_its_maximum_size():
+    late_ones_go_together = Dynamic(2, 4, max_queue_delay=0.5)
+    steps = recorded(late_ones_go_together, [request(name, 2, 1) for name in "ABCDE"])
+    assert trace(steps) == ["A2 B2", "C2 D2", "E2"]
+
+
 def test_a_more_urgent_request_goes_first_though_it_came_later():
     scheduler = Dynamic(1, 4, queue_policies=[QueuePolicy(), QueuePolicy()], default_level=2)
     asked = [request("A", 2, 2), request("B", 2, 1, arrival=0.2), request("C", 2, 1, arrival=0.4, priority=1)]

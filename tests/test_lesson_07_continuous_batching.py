@@ -4,7 +4,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from harness import oracle, real, recorded, request, simulated, timed_trace, tokens_of, trace
+from harness import land, launch, oracle, real, recorded, request, simulated, timed_trace, tokens_of, trace
 
 from minillm.model.tiny import tiny
 from minillm.scheduler import Refused
@@ -61,6 +61,16 @@ def test_three_batches_in_flight_take_turns_and_no_sequence_is_in_two():
     first = ["@0 A2 B2", "@0 C2 D2", "@0 E2 F2"]
     assert timed_trace(steps)[:6] == [*first, "@3 A1 B1", "@4 C1 D1", "@5 E1 F1"]
     assert [step.end for step in steps] == [3, 4, 5, 6, 7, 8, 9, 10, 11]
+
+
+def test_a_batch_has_at_most_max_bs_sequences_however_many_are_back():
+    scheduler = Orca(max_bs=2, n_slots=100)
+    for name in "ABC":
+        scheduler.add(request(name, 2, 3), now=0.0)
+    in_flight = [launch(scheduler), launch(scheduler)]
+    for batch in in_flight:
+        land(scheduler, batch)
+    assert [span.sequence.name for span in launch(scheduler).spans] == ["A", "B"]
 
 
 def test_an_arrival_between_two_completions_joins_the_next_batch_that_returns():

@@ -57,15 +57,16 @@ def test_the_samples_of_a_request_take_a_seat_each():
 
 
 NEVER = {
-    "blocks": ({"watermark": 1}, request("A", 9, 5), "needs 5 blocks and there are 4"),  # 13 tokens, and one stays free
-    "seats": ({"max_num_seqs": 3}, request("A", 1, 1, params={"n": 4}), "needs 4 seats .* and there are 3"),
-    "tokens": ({"max_num_batched_tokens": 10}, request("A", 6, 6), "needs 11 tokens a pass and there are 10"),
+    "blocks": (vllm(4, watermark=1), request("A", 9, 5), "needs 5 blocks and there are 4"),  # 13 tokens, one block free
+    "a pair's blocks": (vllm(6), pair("A", 6, 6), "needs 7 blocks and there are 6"),  # 1 shared, 2 each, to grow 1 each
+    "seats": (vllm(9, max_num_seqs=1), pair("A", 1, 1), "needs 2 seats .* and there are 1"),
+    "tokens": (vllm(9, max_num_batched_tokens=10), request("A", 6, 6), "needs 11 tokens a pass and there are 10"),
 }
 
 
-@pytest.mark.parametrize(("limit", "asked", "reason"), NEVER.values(), ids=NEVER)
-def test_a_request_that_could_not_finish_even_alone_is_refused_and_the_others_run(limit, asked, reason):
-    engine = simulated(vllm(4, **limit), [request("B", 4, 2)])
+@pytest.mark.parametrize(("scheduler", "asked", "reason"), NEVER.values(), ids=NEVER)
+def test_a_request_that_could_not_finish_even_alone_is_refused_and_the_others_run(scheduler, asked, reason):
+    engine = simulated(scheduler, [request("B", 4, 2)])
     with pytest.raises(Refused, match=reason):
         engine.add(asked)
     engine.run()
@@ -76,11 +77,11 @@ def test_a_request_that_could_not_finish_even_alone_is_refused_and_the_others_ru
 
 
 def test_the_latest_arrival_is_preempted_first_and_the_waiting_end_oldest_first():
-    scheduler = vllm(4)
+    scheduler = vllm(3)
     engine = simulated(scheduler, [request(name, 4, 6) for name in "ABC"])
-    for _ in range(3):
-        engine.step()
-    assert trace(engine.steps) == ["A4 B4 C4", "A1 B1 !C", "A1 !B"]
+    engine.step()
+    engine.step()
+    assert trace(engine.steps) == ["A4 B4 C4", "A1 !C !B"]
     assert [group.sequences[0].name for group in scheduler.waiting] == ["B", "C"]
 
 
@@ -130,6 +131,19 @@ def test_no_prompt_enters_before_all_that_was_swapped_out_is_back():
     asked = [pair("A", 6, 4), pair("B", 6, 4), request("C", 4, 1, arrival=2.5)]
     steps = recorded(vllm(7, swap_blocks=3), asked)
     assert trace(steps) == [*TWO_PAIRS[:5], "C4", TWO_PAIRS[5]]
+
+
+def test_a_pair_comes_back_only_if_each_sample_can_take_one_more_block():
+    steps = recorded(vllm(10, swap_blocks=2), [request("A", 4, 5), request("B", 20, 5), pair("C", 6, 4)])
+    while_two_blocks_are_free = ["A1 B1", "A1 B1", "A1 B1"]  # C holds 2, and wants 4
+    assert trace(steps)[:2] == ["A4 B20 C.0:6", "A1 B1 >C.0 >C.1"]
+    assert trace(steps)[2:] == [*while_two_blocks_are_free, "C.0:1 C.1:1 <C.0 <C.1", "C.0:1 C.1:1", "C.0:1 C.1:1"]
+
+
+def test_nobody_comes_back_in_a_pass_that_preempted():
+    steps = recorded(vllm(9, swap_blocks=2), [request("A", 4, 8), request("B", 20, 7), pair("C", 6, 4)])
+    assert trace(steps)[:5] == ["A4 B20 C.0:6", "A1 B1 >C.0 >C.1", *["A1 B1"] * 3]
+    assert trace(steps)[5:7] == ["A1 !B", "A1 C.0:1 C.1:1 <C.0 <C.1"]  # B gave up 6 blocks, and C wants 4
 
 
 def test_what_the_host_has_no_room_for_fails_alone():

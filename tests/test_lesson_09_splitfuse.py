@@ -1,7 +1,7 @@
 """Lesson 9, SplitFuse: prompts cut and fused, so that every pass has the same number of tokens (DeepSpeed-FastGen)."""
 
 import pytest
-from harness import POLICIES, oracle, real, recorded, request, simulated, tokens_of, trace
+from harness import POLICIES, land, launch, oracle, real, recorded, request, simulated, tokens_of, trace
 
 from minillm.model.tiny import tiny
 from minillm.scheduler import Refused
@@ -10,6 +10,10 @@ from minillm.sequence import Status
 
 def splitfuse(num_blocks, token_budget, **options):
     return POLICIES["splitfuse"](num_blocks, block_size=4, token_budget=token_budget, **options)
+
+
+def names(batch):
+    return [span.sequence.name for span in batch.spans]
 
 
 SIZES = [(3, 9), (18, 2), (1, 5), (25, 3), (2, 2), (5, 8), (14, 1), (7, 4)]
@@ -67,6 +71,17 @@ def test_more_decodes_than_the_budget_take_turns():
     assert trace(steps) == ["A1 B1 C1", "A1 B1 C1", "A1 B1 C1", "D1", "D1", "D1"]
 
 
+@pytest.mark.parametrize("limit", [{"token_budget": 2}, {"token_budget": 99, "max_num_seqs": 2}], ids=str)
+def test_decodes_that_return_from_several_passes_keep_to_budget_and_cap(limit):
+    scheduler = splitfuse(9, **limit)
+    for name in "ABC":
+        scheduler.add(request(name, 1, 3), now=0.0)
+    first, second = launch(scheduler), launch(scheduler)
+    land(scheduler, first)
+    land(scheduler, second)
+    assert names(launch(scheduler)) == ["A", "B"]
+
+
 def test_decodes_and_prompts_together_keep_to_the_sequence_cap():
     asked = [request("A", 2, 2), request("B", 2, 3), request("C", 2, 1), request("D", 2, 1)]
     steps = recorded(splitfuse(9, token_budget=99, max_num_seqs=2), asked)
@@ -85,6 +100,24 @@ def test_a_prompt_starts_only_if_all_of_it_has_blocks():
     asked = [request("A", 4, 3), request("B", 9, 1), request("C", 1, 1)]
     assert trace(recorded(splitfuse(6, token_budget=8), asked)) == ["A4 B4", "A1 B5 C1", "A1"]
     assert trace(recorded(splitfuse(3, token_budget=8), asked)) == ["A4", "A1", "A1", "B8", "B1", "C1"]
+
+
+def test_a_rest_that_fits_its_own_last_block_needs_no_free_one():
+    assert trace(recorded(splitfuse(2, token_budget=5), [request("A", 6, 1)])) == ["A5", "A1"]
+
+
+def test_a_rest_of_one_token_without_a_block_is_passed_over():
+    scheduler = splitfuse(5, token_budget=5)
+    in_flight = []
+    for asked in (request("A", 3, 9), request("B", 8, 1), request("C", 5, 1)):
+        scheduler.add(asked, now=0.0)
+        in_flight.append(launch(scheduler))
+        if asked.id == "B":
+            land(scheduler, in_flight.pop(0))
+    assert [names(batch) for batch in in_flight] == [["B"], ["A", "C"]]  # B lacks 3 tokens, C 1, and A's block is full
+    for batch in in_flight:
+        land(scheduler, batch)
+    assert names(launch(scheduler)) == ["A", "B"]  # A took the last block
 
 
 def stuck():

@@ -4,7 +4,9 @@ Every pass aims at the same number of tokens: first a token for each sequence th
 them cut where the token budget ends. Long prompts are split over passes, short ones fused into one.
 
 Upstream frees a finished sequence's blocks one pass later, and its answers lose the tokens emitted before a reset;
-here blocks return at once and emitted tokens stay. Its table of tracked sequences is left to the blocks.
+here blocks return at once and emitted tokens stay. It also stops all prompts while no block is free, so that a cut one
+whose rest fits its own last block may be reset and computed anew for ever; here it goes on. Its table of tracked
+sequences is left to the blocks.
 """
 
 from collections import deque
@@ -44,10 +46,8 @@ class SplitFuse:
 
     def schedule(self, now: float) -> Batch | None:
         """One fused pass; or, if nobody can run, one reset."""
-        prompts_may_start = self.blocks.num_free > 0
         spans = self._take_decodes()
-        if prompts_may_start:
-            self._take_prompts(spans)
+        self._take_prompts(spans)
         if spans:
             move_to(Status.RUNNING, (span.sequence for span in spans))
             self.computing.update((span.sequence, None) for span in spans)
