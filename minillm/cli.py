@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from minillm.commands import bench
 from minillm.commands.compare import compare
 from minillm.commands.demo import demo
 from minillm.commands.doctor import doctor
@@ -19,6 +20,7 @@ app = typer.Typer(
 )
 for command in (demo, generate, compare, doctor, test):
     app.command()(command)
+app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from minillm.batch import Batch, BlockMoves
 from minillm.cache.flat import Pass
-from minillm.cache.paged import PagedCache
+from minillm.cache.paged_kernels import KernelPagedCache
 from minillm.cache.rectangle import RectangleCache
 from minillm.clock import WallClock
 from minillm.engine import Engine, Limits
@@ -93,7 +93,9 @@ def make_cache(config: ModelConfig, memory: Memory, dtype: torch.dtype) -> Cache
     """
     kept = torch.promote_types(dtype, torch.float32)
     cache: Cache = (
-        PagedCache(config, memory, kept) if isinstance(memory, PagedMemory) else RectangleCache(config, memory, kept)
+        KernelPagedCache(config, memory, kept)
+        if isinstance(memory, PagedMemory)
+        else RectangleCache(config, memory, kept)
     )
     return cache if dtype == kept else _Widened(cache, kept)
 

@@ -1,0 +1,61 @@
+"""What the kernels demand of their arguments, whatever they run on. Checking a call costs a few microseconds."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[Any]
+Ints = NDArray[np.int64]
+
+CACHE_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+def check_caches(k_cache: Floats, v_cache: Floats) -> None:
+    """Keys and values ``[num_blocks, kv_heads, block_size, head_dim]`` of one shape, in float32 or float64."""
+    if k_cache.dtype not in CACHE_DTYPES:
+        raise TypeError(f"the cache is {k_cache.dtype}; the kernels read float32 and float64, so allocate it as one of these")
+    if k_cache.ndim != 4 or k_cache.shape != v_cache.shape:
+        raise ValueError(
+            f"k_cache {k_cache.shape} and v_cache {v_cache.shape} must both be [num_blocks, kv_heads, block_size, head_dim]"
+        )
+    check_like_cache(k_cache, k_cache=k_cache, v_cache=v_cache)
+
+
+def check_like_cache(k_cache: Floats, /, **arrays: Floats) -> None:
+    """Arrays are contiguous and have the cache's dtype, in which the kernels compute."""
+    for name, array in arrays.items():
+        if array.dtype != k_cache.dtype:
+            raise TypeError(f"{name} is {array.dtype} and the cache {k_cache.dtype}; convert {name} to the cache's dtype")
+        if not array.flags.c_contiguous:
+            raise ValueError(f"{name} has strides {array.strides}; the kernels need it contiguous, so copy it first")
+
+
+def check_attention(
+    q: Floats,
+    k_cache: Floats,
+    v_cache: Floats,
+    block_tables: Ints,
+    context_lens: Ints,
+    query_start: Ints,
+    out: Floats,
+) -> None:
+    """The arguments of ``paged_attention`` have dtypes and shapes that fit together. TypeError or ValueError if not."""
+    check_caches(k_cache, v_cache)
+    check_like_cache(k_cache, q=q, out=out)
+    _, kv_heads, _, head_dim = k_cache.shape
+    if q.ndim != 3 or q.shape[2] != head_dim or q.shape[1] % kv_heads:
+        raise ValueError(
+            f"q {q.shape} must be [tokens, heads, head_dim] with head_dim {head_dim} and a multiple of {kv_heads} heads, "
+            "as the cache has them"
+        )
+    if out.shape != q.shape:
+        raise ValueError(f"out {out.shape} must have the shape of q, {q.shape}")
+    for name, array in (("block_tables", block_tables), ("context_lens", context_lens), ("query_start", query_start)):
+        if array.dtype != np.int64:
+            raise TypeError(f"{name} is {array.dtype}; convert it to int64")
+    if block_tables.ndim != 2 or not len(block_tables) == len(context_lens) == len(query_start) - 1:
+        raise ValueError(
+            f"block_tables {block_tables.shape}, context_lens {context_lens.shape} and query_start {query_start.shape} "
+            "must be [sequences, max_blocks], [sequences] and [sequences + 1]"
+        )

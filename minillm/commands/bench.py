@@ -1,0 +1,70 @@
+"""``minillm bench``: measure the parts that have to be fast."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+from rich import print as show
+from rich.progress import track
+from rich.table import Table
+
+Measurement = TypeVar("Measurement")
+
+app = typer.Typer(help="Measure the parts that have to be fast, both sides of each comparison in one run.")
+
+
+@app.command()
+def serving(
+    *,
+    requests: Annotated[int, typer.Option(min=1, help="Number of requests, all at once.")] = 64,
+    tokens: Annotated[int, typer.Option(min=1, help="Mean tokens of prompts and of outputs.")] = 60,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the lengths.")] = 0,
+    model: Annotated[Path | None, typer.Option(help="GGUF file or Hugging Face folder.")] = None,
+) -> None:
+    """Serve one workload one by one, in static batches and with SplitFuse; output tokens per second."""
+    from minillm.bench.serving import POLICIES, measure
+
+    speeds = list(_tracked(measure(model, requests, tokens, seed), len(POLICIES), "serving"))
+    rows = [
+        (
+            each.policy,
+            f"{each.output_tokens_per_s:.1f}",
+            f"{each.output_tokens_per_s / speeds[0].output_tokens_per_s:.2f}",
+            f"{each.overhead_share:.1%}",
+        )
+        for each in speeds
+    ]
+    header = ("policy", "output tok/s", f"vs {speeds[0].policy}", "outside the forward pass")
+    show(_table(f"{requests} requests, lognormal around {tokens} tokens both ways", header, rows))
+
+
+@app.command()
+def linear() -> None:
+    """Matrix products in two layouts of the weights and in bfloat16."""
+    from minillm.bench.linear import ROWS, measure
+
+    rows = [
+        (
+            f"{each.rows}",
+            f"{each.inputs_first * 1e6:.0f}",
+            f"{each.outputs_first / each.inputs_first:.2f}",
+            f"{each.bfloat16 / each.inputs_first:.2f}",
+        )
+        for each in _tracked(measure(), len(ROWS), "products")
+    ]
+    header = ("rows", "inputs x outputs, us", "outputs x inputs", "bfloat16")
+    show(_table("Time of one product, and that of the others relative to it", header, rows))
+
+
+def _tracked(measurements: Iterable[Measurement], total: int, what: str) -> Iterable[Measurement]:
+    return track(measurements, f"measuring {what}", total=total, transient=True)
+
+
+def _table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    table = Table(title=title)
+    for index, column in enumerate(header):
+        table.add_column(column, justify="left" if index == 0 else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
