@@ -217,7 +217,7 @@ class Engine:
     def _tick(self, flight: _Flight) -> None:
         """A step that runs nothing is recorded, and too many in a row that also end nobody are no progress."""
         self._idle_ticks = 0 if flight.delivered else self._idle_ticks + 1
-        if self._idle_ticks > 2 * sum(self._branches.values()):
+        if self._idle_ticks > 2 * flight.load.queued:
             raise Stuck(f"{self._idle_ticks} steps in a row ran nothing while {len(self._branches)} requests wait")
         self._record(flight, flight.start, (), ())
 

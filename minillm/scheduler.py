@@ -58,6 +58,11 @@ class Load:
     reserved: int = 0
     filled: int = 0
 
+    @property
+    def queued(self) -> int:
+        """All that the scheduler has, in whatever state."""
+        return self.waiting + self.running + self.swapped
+
 
 class Scheduler(Protocol):
     """Decides which sequences run next, and on which memory. It never touches a tensor.

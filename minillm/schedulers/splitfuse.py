@@ -70,7 +70,8 @@ class SplitFuse:
     def _take_prompts(self, spans: list[Span]) -> None:
         """In order, while the whole rest of a prompt has blocks; the budget cuts the last one.
 
-        A rest of one token that has no block is passed over; a longer one stops the queue.
+        A rest of one token that has no block is passed over; a longer one stops the queue. So does a whole prompt of
+        one token, where upstream looks on: no block is free then, and nobody behind it has one of their own.
         """
         room, position = self.token_budget - len(spans), 0
         while position < len(self.prompts) and room > 0 and len(spans) < self.max_num_seqs:
@@ -82,7 +83,7 @@ class SplitFuse:
                 spans.append(span)
                 del self.prompts[position]
                 room -= span.length
-            elif sequence.uncomputed == 1:
+            elif sequence.memory and sequence.uncomputed == 1:
                 position += 1
             else:
                 break
