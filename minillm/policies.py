@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from minillm.cache.memory import PagedMemory
 from minillm.request import Request
-from minillm.scheduler import PagedMemory, Scheduler
+from minillm.scheduler import Scheduler
 from minillm.schedulers.dynamic import Dynamic
 from minillm.schedulers.orca import Orca, Reservation, reserve_exact, reserve_max, reserve_oracle, reserve_pow2
 from minillm.schedulers.ragged import Ragged

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from minillm.batch import Batch, Outcome
+from minillm.cache.memory import Memory
 from minillm.request import Request
 from minillm.sequence import Sequence
 
@@ -16,36 +17,6 @@ class Refused(Exception):
         super().__init__(reason)
         self.code = code
         self.reason = reason
-
-
-@dataclass(frozen=True, slots=True)
-class PagedMemory:
-    """Keys and values in ``num_blocks`` blocks of ``block_size`` tokens, and ``swap_blocks`` more to swap out to."""
-
-    num_blocks: int
-    block_size: int
-    swap_blocks: int = 0
-
-    @property
-    def capacity(self) -> int:
-        """Tokens that fit."""
-        return self.num_blocks * self.block_size
-
-
-@dataclass(frozen=True, slots=True)
-class RectangleMemory:
-    """Keys and values of one padded batch: ``rows`` sequences of ``columns`` tokens each."""
-
-    rows: int
-    columns: int
-
-    @property
-    def capacity(self) -> int:
-        """Tokens that fit."""
-        return self.rows * self.columns
-
-
-Memory = PagedMemory | RectangleMemory
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from minillm.batch import Batch, BlockMoves
 from minillm.cache.flat import Pass
+from minillm.cache.memory import Memory, PagedMemory
 from minillm.cache.paged_kernels import KernelPagedCache
 from minillm.cache.rectangle import RectangleCache
 from minillm.clock import WallClock
@@ -18,7 +19,7 @@ from minillm.model.tokenizer import Tokenizer, load_tokenizer
 from minillm.model.transformer import Attend, ModelConfig, Transformer
 from minillm.model.weights import default_model_path, load_model
 from minillm.runner import WallRunner
-from minillm.scheduler import Memory, PagedMemory, Scheduler
+from minillm.scheduler import Scheduler
 
 LONGEST_DEFAULT_CONTEXT = 8192
 """In tokens. Some models take 128 k, whose cache alone would fill a laptop's memory: that has to be asked for."""

@@ -6,9 +6,10 @@ from zlib import crc32
 from harness import EOS, simulated
 
 from minillm.batch import Batch, BlockPairs, Result, Span
+from minillm.cache.memory import Memory, PagedMemory
 from minillm.engine import Engine
 from minillm.request import Request, SamplingParams
-from minillm.scheduler import Memory, PagedMemory, Scheduler
+from minillm.scheduler import Scheduler
 from minillm.sequence import Sequence as Line
 
 UNWRITTEN = -1

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import torch
 
 from minillm.batch import Batch, Outcome
+from minillm.cache.memory import Memory, PagedMemory
 from minillm.cache.paged import PagedCache
 from minillm.cache.rectangle import RectangleCache
 from minillm.clock import VirtualClock
@@ -15,7 +16,7 @@ from minillm.model.naive import generate
 from minillm.model.transformer import Transformer
 from minillm.records import SpanRecord, StepRecord
 from minillm.request import Request, SamplingParams
-from minillm.scheduler import Memory, PagedMemory, Scheduler
+from minillm.scheduler import Scheduler
 from minillm.schedulers.dynamic import Dynamic
 from minillm.schedulers.orca import Orca
 from minillm.schedulers.priority_queue import QueuePolicy

@@ -3,7 +3,7 @@
 import torch
 
 from minillm.batch import Batch, Rectangle, next_span
-from minillm.cache.rectangle import Row
+from minillm.cache.memory import Row
 from minillm.model.transformer import causal_attend
 
 

@@ -6,9 +6,9 @@ from cell_model import expected_outputs, on_cells
 from every_policy import SMALL, roomy, small
 from harness import LIMITS, POLICIES, oracle, real_cache, request, simulated, tokens_of, trace
 
+from minillm.cache.memory import PagedMemory
 from minillm.executor import TorchExecutor
 from minillm.model.tiny import tiny
-from minillm.scheduler import PagedMemory
 
 CROWD = [request(name, prompt, 8) for name, prompt in (("A", 9), ("B", 13), ("C", 4), ("D", 11))]
 LATER = request("B", 13, 8, arrival=0.25)

@@ -6,10 +6,9 @@ from harness import real, real_cache, request, simulated, tokens_of, trace
 from passes import changed, compute, generate_greedily, teacher_forced, uncached_logits
 
 from minillm.batch import Batch, Rectangle, next_span
-from minillm.cache.rectangle import Row
+from minillm.cache.memory import RectangleMemory, Row
 from minillm.model.naive import generate
 from minillm.model.tiny import tiny
-from minillm.scheduler import RectangleMemory
 from minillm.schedulers.single import Single
 from minillm.sequence import Sequence
 

@@ -9,9 +9,9 @@ from passes import changed, compute, generate_greedily, teacher_forced, uncached
 
 from minillm.batch import Batch, BlockMoves, next_span
 from minillm.cache.blocks import BlockManager, BlockPool, OutOfBlocks
+from minillm.cache.memory import PagedMemory
 from minillm.cache.paged import PagedCache
 from minillm.model.tiny import TINY, tiny
-from minillm.scheduler import PagedMemory
 from minillm.sequence import Sequence
 
 # The block manager: blocks of 4 tokens, the one freed last is handed out first.

@@ -4,13 +4,14 @@ import pytest
 import torch
 
 from minillm.batch import Batch, Span
+from minillm.cache.memory import PagedMemory
 from minillm.llm import LLM
 from minillm.model.naive import generate
 from minillm.model.tiny import tiny
 from minillm.model.tokenizer import ByteTokenizer
 from minillm.outputs import joined
 from minillm.request import Request, SamplingParams
-from minillm.scheduler import PagedMemory, Refused
+from minillm.scheduler import Refused
 from minillm.sequence import Sequence
 from minillm.serving import LanguageModel, make_cache
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from minillm.batch import Batch, BlockMoves, BlockPairs
 from minillm.cache.flat import PageLayout, Pass, page_layout, sampled_rows
+from minillm.cache.memory import PagedMemory
 from minillm.model.transformer import Attend, ModelConfig
-from minillm.scheduler import PagedMemory
 
 
 class PagedCache:

@@ -5,8 +5,6 @@ same column and each pass writes one rectangle. Padding and held rows are really
 static batching pays, and which later policies avoid.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,18 +12,10 @@ from torch.nn import functional as F
 
 from minillm.batch import Batch, BlockMoves, Rectangle
 from minillm.cache.flat import Pass
+from minillm.cache.memory import RectangleMemory
 from minillm.model.transformer import Attend, ModelConfig
-from minillm.scheduler import RectangleMemory
 
 PAD_TOKEN = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A sequence's row of the rectangle, and how many columns before its first token are padding."""
-
-    index: int
-    padding: int
 
 
 class RectangleCache:

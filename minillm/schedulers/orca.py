@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 
 from minillm.batch import Batch, Outcome, next_span
 from minillm.cache.blocks import BlockManager
+from minillm.cache.memory import PagedMemory
 from minillm.request import Request
-from minillm.scheduler import Load, PagedMemory
+from minillm.scheduler import Load
 from minillm.schedulers.shared import advance, filled_tokens, refuse_above
 from minillm.sequence import Sequence, Status, independent_branches
 

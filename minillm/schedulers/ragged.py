@@ -7,7 +7,7 @@ neither padding nor finished rows are computed. Batches are still whole: nobody 
 from typing import Any
 
 from minillm.batch import Batch, next_span
-from minillm.scheduler import Memory, PagedMemory
+from minillm.cache.memory import Memory, PagedMemory
 from minillm.schedulers.dynamic import Dynamic
 from minillm.sequence import Sequence
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from minillm.batch import Batch, Event, Outcome, Rectangle, next_span
-from minillm.cache.rectangle import Row
+from minillm.cache.memory import Memory, RectangleMemory, Row
 from minillm.request import Request
-from minillm.scheduler import Load, Memory, RectangleMemory
+from minillm.scheduler import Load
 from minillm.schedulers.shared import advance, filled_tokens, move_to, refuse_above
 from minillm.sequence import Sequence, Status, independent_branches
 

@@ -16,8 +16,9 @@ from itertools import takewhile
 
 from minillm.batch import Batch, BlockMoves, Event, Outcome, Span, next_span
 from minillm.cache.blocks import BlockManager
+from minillm.cache.memory import PagedMemory
 from minillm.request import Request
-from minillm.scheduler import Load, PagedMemory
+from minillm.scheduler import Load
 from minillm.schedulers.shared import advance, filled_tokens, move_to, peak_tokens, refuse_above
 from minillm.sequence import Sequence, Status
 
