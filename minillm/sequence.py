@@ -74,7 +74,7 @@ class Sequence:
         return self.finish_reason is not None
 
     def fork(self) -> "list[Sequence]":
-        """The other branches, with the same tokens; this one becomes branch 0. Their memory is the policy's to share."""
+        """The other branches, with the same tokens; this one becomes branch 0. The policy shares its memory."""
         others = range(1, self.branches)
         self.branches = 1
         return [

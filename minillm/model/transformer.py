@@ -150,8 +150,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, layer: int, attend: Attend) -> Tensor:
         """x ``[tokens, hidden]`` to ``[tokens, hidden]``."""
         x = x + self.attention(self.attention_norm(x), cos, sin, layer, attend)
-        x = x + self.feed_forward(self.feed_forward_norm(x))
-        return x
+        transformed: Tensor = self.feed_forward(self.feed_forward_norm(x))
+        return x + transformed
 
 
 class Transformer(nn.Module):

@@ -9,7 +9,7 @@ from minillm.sequence import Sequence, Status
 
 
 def advance(outcome: Outcome) -> None:
-    """Count what a pass left in the cache: all of its span but rejected drafts; the newest token is never cached yet."""
+    """Count what a pass left in the cache: all of its span but rejected drafts, and never the newest token."""
     sequence = outcome.sequence
     sequence.computed = min(outcome.span.end, len(sequence.token_ids) - 1)
     sequence.draft_token_ids = ()
