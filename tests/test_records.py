@@ -61,6 +61,18 @@ def test_schema_1_is_what_readers_of_these_files_rely_on(tmp_path):
     }  # fmt: skip
 
 
+def test_cache_places_that_samples_share_are_counted_once():
+    """Blocks of 3: the prompt's two full ones are shared, its last token is copied for two of the samples."""
+    engine = simulated(small("vllm"), [request("A", 7, 4, params={"n": 3})])
+    engine.run()
+    assert [(step.reserved_tokens, step.filled_tokens) for step in engine.steps] == [
+        (9, 0),
+        (6 + 3 * 3, 6 + 3 * 1),
+        (6 + 3 * 3, 6 + 3 * 2),
+        (6 + 3 * 6, 6 + 3 * 3),
+    ]
+
+
 def test_several_runs_share_a_file(tmp_path):
     write_jsonl(tmp_path / "runs.jsonl", [recording("orca"), recording("vllm")])
     runs = [line["policy"] for line in lines(tmp_path / "runs.jsonl") if line["kind"] == "run"]

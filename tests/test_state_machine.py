@@ -292,6 +292,8 @@ class Serving(RuleBasedStateMachine):
     @invariant()
     def nothing_is_lost_or_owned_twice(self):
         self.scheduler.check_integrity()
+        load = self.scheduler.load()
+        assert 0 <= load.filled <= load.reserved <= self.scheduler.memory.capacity
         self.every_branch_stands_in_one_place()
         self.what_is_in_flight_keeps_its_memory()
         self.first_come_first_served()

@@ -19,7 +19,7 @@ from minillm.cache.blocks import BlockManager
 from minillm.cache.memory import PagedMemory
 from minillm.request import Request
 from minillm.scheduler import Load
-from minillm.schedulers.shared import advance, filled_tokens, move_to, peak_tokens, refuse_above
+from minillm.schedulers.shared import advance, move_to, peak_tokens, refuse_above
 from minillm.sequence import Sequence, Status
 
 
@@ -44,6 +44,17 @@ class Group:
     def tables(self) -> list[list[int]]:
         """The block tables."""
         return [sequence.memory for sequence in self.sequences]
+
+    def filled(self, block_size: int) -> int:
+        """Cache places that hold a token; those in a block that branches share count once."""
+        if len(self.sequences) == 1:
+            return self.sequences[0].computed
+        tokens = {
+            block: max(0, min(block_size, sequence.computed - index * block_size))
+            for sequence in self.sequences
+            for index, block in enumerate(sequence.memory)
+        }
+        return sum(tokens.values())
 
 
 @dataclass(slots=True)
@@ -234,9 +245,11 @@ class VLLM:
                 self._drop(sequence, group)
 
     def load(self) -> Load:
-        """Blocks in use on the device, and the places in them that hold a token (shared ones counted once a branch)."""
-        running = [sequence for group in self.running for sequence in group.sequences]
-        return Load(len(self.waiting), len(running), len(self.swapped), self.blocks.used_tokens, filled_tokens(running))
+        """Blocks in use on the device, and the places in them that hold a token, shared ones counted once."""
+        running = sum(len(group.sequences) for group in self.running)
+        swapped = sum(len(group.sequences) for group in self.swapped)
+        filled = sum(group.filled(self.memory.block_size) for group in self.running)
+        return Load(len(self.waiting), running, swapped, self.blocks.used_tokens, filled)
 
     def check_integrity(self) -> None:
         """Raise AssertionError if a block is lost, owned twice or counted wrongly, on the device or the host."""
