@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 TESTS = Path(__file__).parents[2] / "tests"
+IN_PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
+"""A process for each core, up to as many as a small laptop's memory holds."""
 
 
 def test(
@@ -23,8 +25,8 @@ def test(
     if find_spec("pytest") is None:
         raise ValueError("pytest is not installed; run pip install --constraint constraints.txt --editable '.[test]'")
     if lesson is None:
-        raise typer.Exit(run_pytest([TESTS]))
-    code = run_pytest(lesson_tests(TESTS, lesson))
+        raise typer.Exit(run_pytest(TESTS, *IN_PARALLEL))
+    code = run_pytest(*lesson_tests(TESTS, lesson))
     typer.echo(f"Tested: the reference's lesson {lesson}, as it stands in this checkout.")
     raise typer.Exit(code)
 
@@ -39,9 +41,9 @@ def lesson_tests(folder: Path, lesson: int) -> list[Path]:
     return chosen
 
 
-def run_pytest(paths: list[Path]) -> int:
+def run_pytest(*arguments: Path | str) -> int:
     """Run pytest in a process of its own and return its exit code."""
-    return subprocess.run([sys.executable, "-m", "pytest", *paths], cwd=TESTS.parent, check=False).returncode
+    return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=TESTS.parent, check=False).returncode
 
 
 _LESSON_FILE = re.compile(r"test_lesson_(\d+)_\w+\.py")
