@@ -14,10 +14,11 @@ CACHE_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 def check_caches(k_cache: Floats, v_cache: Floats) -> None:
     """Keys and values ``[num_blocks, kv_heads, block_size, head_dim]`` of one shape, in float32 or float64."""
     if k_cache.dtype not in CACHE_DTYPES:
-        raise TypeError(f"the cache is {k_cache.dtype}; the kernels read float32 and float64, so allocate it as one of these")
+        raise TypeError(f"the cache is {k_cache.dtype}; kernels read float32 and float64, so allocate one of these")
     if k_cache.ndim != 4 or k_cache.shape != v_cache.shape:
         raise ValueError(
-            f"k_cache {k_cache.shape} and v_cache {v_cache.shape} must both be [num_blocks, kv_heads, block_size, head_dim]"
+            f"k_cache {k_cache.shape} and v_cache {v_cache.shape} must be alike: "
+            "[num_blocks, kv_heads, block_size, head_dim]"
         )
     check_like_cache(k_cache, k_cache=k_cache, v_cache=v_cache)
 
@@ -26,7 +27,7 @@ def check_like_cache(k_cache: Floats, /, **arrays: Floats) -> None:
     """Arrays are contiguous and have the cache's dtype, in which the kernels compute."""
     for name, array in arrays.items():
         if array.dtype != k_cache.dtype:
-            raise TypeError(f"{name} is {array.dtype} and the cache {k_cache.dtype}; convert {name} to the cache's dtype")
+            raise TypeError(f"{name} is {array.dtype} and the cache {k_cache.dtype}; convert it to the cache's dtype")
         if not array.flags.c_contiguous:
             raise ValueError(f"{name} has strides {array.strides}; the kernels need it contiguous, so copy it first")
 
@@ -46,8 +47,8 @@ def check_attention(
     _, kv_heads, _, head_dim = k_cache.shape
     if q.ndim != 3 or q.shape[2] != head_dim or q.shape[1] % kv_heads:
         raise ValueError(
-            f"q {q.shape} must be [tokens, heads, head_dim] with head_dim {head_dim} and a multiple of {kv_heads} heads, "
-            "as the cache has them"
+            f"q {q.shape} must be [tokens, heads, head_dim] with the cache's head_dim {head_dim} "
+            f"and a multiple of its {kv_heads} heads"
         )
     if out.shape != q.shape:
         raise ValueError(f"out {out.shape} must have the shape of q, {q.shape}")

@@ -76,8 +76,8 @@ def check_pages(block_tables: Ints, context_lens: Ints, query_start: Ints, token
     if sequence >= 0:
         raise ValueError(
             f"sequence {sequence} has rows {query_start[sequence]} to {query_start[sequence + 1]} of {tokens}, "
-            f"{context_lens[sequence]} cached tokens and blocks {block_tables[sequence]}; rows must follow each other and "
-            f"fill the batch, and every {block_size} tokens need a block from 0 to {num_blocks - 1}"
+            f"{context_lens[sequence]} cached tokens and blocks {block_tables[sequence]}; rows must follow each other "
+            f"and fill the batch, and every {block_size} tokens need a block from 0 to {num_blocks - 1}"
         )
 
 
@@ -89,7 +89,8 @@ def misplaced_sequence(
     row = 0
     for sequence in range(len(context_lens)):
         blocks = (context_lens[sequence] + block_size - 1) // block_size
-        if query_start[sequence] != row or query_start[sequence + 1] < row or not 0 <= blocks <= block_tables.shape[1]:
+        rows_follow = query_start[sequence] == row <= query_start[sequence + 1]
+        if not rows_follow or context_lens[sequence] < 0 or blocks > block_tables.shape[1]:
             return sequence
         for index in range(blocks):
             if not 0 <= block_tables[sequence, index] < num_blocks:
@@ -257,7 +258,7 @@ def score(
                 dot += queries[i, d] * keys[row, d]
                 dot_after += queries[i, d] * keys[row_after, d]
             scores[i, j], scores[i, j + 1] = dot, dot_after
-            maximum[i] = max(maximum[i], max(dot, dot_after))
+            maximum[i] = max(maximum[i], dot, dot_after)
     for j in range(paired, len(tile)):
         row = tile[j]
         for i in range(len(queries)):
@@ -270,9 +271,7 @@ def score(
 
 
 @compiled
-def rescale(
-    scores: Floats, visible: Ints, new_maximum: Floats, maximum: Floats, total: Floats, summed: Floats
-) -> None:
+def rescale(scores: Floats, visible: Ints, new_maximum: Floats, maximum: Floats, total: Floats, summed: Floats) -> None:
     """Turn a tile's scores into ``exp(score - new_maximum)``, and bring what earlier tiles left to the new maximum.
 
     scores ``[vectors, TILE]``; running maximum and total ``[vectors]``; running weighted sum ``[vectors, head_dim]``.
@@ -351,7 +350,7 @@ def combine(partial: Floats, log_sums: Floats, out: Floats) -> None:
 
 @compiled
 def exp(x: float) -> float:
-    """``e^x`` for x <= 0 in x's precision, by arithmetic that becomes vector instructions (a call of libm would not).
+    """``e^x`` for x <= 0, to half a unit in the last place of 1, by arithmetic that becomes vector instructions.
 
     ``e^x = 2^n e^r`` with n the integer nearest to ``x / ln 2``; e^r is summed as a Taylor series.
     """

@@ -17,7 +17,7 @@ def reshape_and_cache(k: Floats, v: Floats, k_cache: Floats, v_cache: Floats, sl
     num_blocks, kv_heads, block_size, head_dim = k_cache.shape
     for name, array in (("k", k), ("v", v)):
         if array.dtype != k_cache.dtype:
-            raise TypeError(f"{name} is {array.dtype} and the cache {k_cache.dtype}; convert {name} to the cache's dtype")
+            raise TypeError(f"{name} is {array.dtype} and the cache {k_cache.dtype}; convert it to the cache's dtype")
         if array.shape != (len(slots), kv_heads, head_dim):
             raise ValueError(f"{name} is {array.shape}; {len(slots)} slots need {(len(slots), kv_heads, head_dim)}")
     if len(slots) and not 0 <= slots.min() <= slots.max() < num_blocks * block_size:
@@ -54,6 +54,9 @@ def swap_blocks(source_k: Floats, source_v: Floats, target_k: Floats, target_v: 
     check_like_cache(source_k, target_k=target_k)
     if source_k.shape[1:] != target_k.shape[1:]:
         raise ValueError(f"blocks of shape {source_k.shape[1:]} do not fit where blocks are {target_k.shape[1:]}")
+    for name, blocks, count in (("source", pairs[:, 0], len(source_k)), ("target", pairs[:, 1], len(target_k))):
+        if len(blocks) and not 0 <= blocks.min() <= blocks.max() < count:
+            raise ValueError(f"{name} blocks are {blocks.min()} to {blocks.max()}; there are blocks 0 to {count - 1}")
     if len(pairs):
         target_k[pairs[:, 1]] = source_k[pairs[:, 0]]
         target_v[pairs[:, 1]] = source_v[pairs[:, 0]]
