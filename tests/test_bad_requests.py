@@ -128,3 +128,22 @@ def test_bad_and_refused_requests_disturb_nobody(policy):
             break
     assert [output for output in outputs if output.finish_reason != "refused"] == expected
     assert engine.steps == alone.steps
+
+
+@pytest.mark.parametrize(
+    "policy, size",
+    [
+        *(("single", "columns"), ("static", "max_batch_size"), ("static", "columns"), ("dynamic", "max_batch_size")),
+        *(("naive static", "passes_per_batch"), ("ragged", "columns"), ("orca", "max_bs"), ("orca", "n_slots")),
+        *(("vllm", "num_blocks"), ("vllm", "max_num_seqs"), ("vllm", "max_num_batched_tokens")),
+        *(("splitfuse", "num_blocks"), ("splitfuse", "token_budget"), ("splitfuse", "max_num_seqs")),
+    ],
+)
+def test_a_policy_that_could_never_run_anything_is_not_made(policy, size):
+    with pytest.raises(ValueError, match=f"^{size} is 0; it must be at least 1$"):
+        POLICIES[policy](**SMALL[policy] | {size: 0})
+
+
+def test_a_negative_watermark_is_not_taken():
+    with pytest.raises(ValueError, match="watermark is -1"):
+        POLICIES["vllm"](**SMALL["vllm"] | {"watermark": -1})

@@ -13,7 +13,7 @@ from minillm.cache.blocks import BlockManager
 from minillm.cache.memory import PagedMemory
 from minillm.request import Request
 from minillm.scheduler import Load
-from minillm.schedulers.shared import advance, filled_tokens, refuse_above
+from minillm.schedulers.shared import advance, filled_tokens, refuse_above, require_positive
 from minillm.sequence import Sequence, Status, independent_branches
 
 Reservation = Callable[[Request], int]
@@ -52,6 +52,7 @@ class Orca:
     """
 
     def __init__(self, max_bs: int, n_slots: int, reservation: Reservation = reserve_exact) -> None:
+        require_positive(max_bs=max_bs, n_slots=n_slots)
         self.max_bs = max_bs
         self.reservation = reservation
         self.slots = BlockManager(n_slots, block_size=1)

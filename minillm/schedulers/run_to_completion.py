@@ -13,7 +13,7 @@ from minillm.batch import Batch, Event, Outcome, Rectangle, next_span
 from minillm.cache.memory import Memory, RectangleMemory, Row
 from minillm.request import Request
 from minillm.scheduler import Load
-from minillm.schedulers.shared import advance, filled_tokens, move_to, refuse_above
+from minillm.schedulers.shared import advance, filled_tokens, move_to, refuse_above, require_positive
 from minillm.sequence import Sequence, Status, independent_branches
 
 
@@ -27,6 +27,7 @@ class RunToCompletion(ABC):
     waiting: Sized
 
     def __init__(self, max_batch_size: int, columns: int) -> None:
+        require_positive(max_batch_size=max_batch_size, columns=columns)
         self.max_batch_size = max_batch_size
         self.columns = columns
         self.rows: list[Sequence] = []

@@ -32,6 +32,13 @@ def refuse_above(limit: int, needed: int, what: str, remedy: str) -> None:
         raise Refused("never_fits", f"the request needs {needed} {what} and there are {limit}; {remedy}")
 
 
+def require_positive(**sizes: int) -> None:
+    """Raise ValueError for a policy's option that is below 1: nothing would ever run."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} is {size}; it must be at least 1")
+
+
 def move_to(status: Status, sequences: Iterable[Sequence]) -> None:
     """Set the status of each sequence."""
     for sequence in sequences:

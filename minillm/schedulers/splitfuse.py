@@ -18,7 +18,7 @@ from minillm.cache.blocks import BlockManager
 from minillm.cache.memory import PagedMemory
 from minillm.request import Request
 from minillm.scheduler import Load
-from minillm.schedulers.shared import advance, filled_tokens, move_to, peak_tokens, refuse_above
+from minillm.schedulers.shared import advance, filled_tokens, move_to, peak_tokens, refuse_above, require_positive
 from minillm.sequence import Sequence, Status, independent_branches
 
 
@@ -29,6 +29,7 @@ class SplitFuse:
     """
 
     def __init__(self, memory: PagedMemory, token_budget: int = 768, max_num_seqs: int = 512) -> None:
+        require_positive(num_blocks=memory.num_blocks, token_budget=token_budget, max_num_seqs=max_num_seqs)
         self.memory = memory
         self.token_budget = token_budget
         self.max_num_seqs = max_num_seqs

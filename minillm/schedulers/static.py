@@ -4,7 +4,7 @@ from collections import deque
 
 from minillm.request import Request
 from minillm.schedulers.run_to_completion import RunToCompletion
-from minillm.schedulers.shared import refuse_above
+from minillm.schedulers.shared import refuse_above, require_positive
 from minillm.sequence import Sequence
 
 
@@ -40,6 +40,7 @@ class NaiveStatic(Static):
 
     def __init__(self, max_batch_size: int, columns: int, passes_per_batch: int) -> None:
         super().__init__(max_batch_size, columns)
+        require_positive(passes_per_batch=passes_per_batch)
         self.passes_per_batch = passes_per_batch
 
     def add(self, request: Request, now: float) -> None:

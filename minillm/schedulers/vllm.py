@@ -19,7 +19,7 @@ from minillm.cache.blocks import BlockManager
 from minillm.cache.memory import PagedMemory
 from minillm.request import Request
 from minillm.scheduler import Load
-from minillm.schedulers.shared import advance, move_to, peak_tokens, refuse_above
+from minillm.schedulers.shared import advance, move_to, peak_tokens, refuse_above, require_positive
 from minillm.sequence import Sequence, Status
 
 
@@ -87,6 +87,11 @@ class VLLM:
         max_num_batched_tokens: int = 2048,
         max_paddings: int = 256,
     ) -> None:
+        require_positive(
+            num_blocks=memory.num_blocks, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
+        )
+        if watermark < 0 or max_paddings < 0:
+            raise ValueError(f"watermark is {watermark} and max_paddings {max_paddings}; both must be at least 0")
         self.memory = memory
         self.watermark = watermark
         self.max_num_seqs = max_num_seqs
