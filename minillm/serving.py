@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numba
 import torch
 from torch import Tensor
 
@@ -103,10 +104,22 @@ def make_cache(config: ModelConfig, memory: Memory, dtype: torch.dtype) -> Cache
 
 def wall_engine(model: LanguageModel, scheduler: Scheduler, limits: Limits, depth: int = 1) -> Engine:
     """An engine that runs a policy on the real model in real time, with ``depth`` batches in flight."""
+    share_threads()
     cache = make_cache(model.transformer.config, scheduler.memory, model.transformer.dtype)
     executor = TorchExecutor(model.transformer, cache, limits.eos_token_ids)
     clock = WallClock()
     return Engine(scheduler, WallRunner(executor, clock, depth), clock, limits, model.tokenizer)
+
+
+def share_threads() -> None:
+    """Let numba use no more threads than torch, whose default is one for each physical core.
+
+    When numba starts its threads, one for each logical core, it raises the number for all who share its OpenMP, so
+    torch's is set back.
+    """
+    threads = torch.get_num_threads()
+    numba.set_num_threads(min(threads, numba.get_num_threads()))
+    torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True, slots=True)

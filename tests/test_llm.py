@@ -1,5 +1,6 @@
 """Offline generation: what comes out of ``LLM`` for the prompts that went in."""
 
+import numba
 import pytest
 import torch
 
@@ -227,6 +228,12 @@ def test_a_gpu_that_is_not_there_is_not_replaced_by_the_cpu(model, monkeypatch):
 def test_a_model_that_does_not_exist_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"missing\.gguf"):
         LLM(tmp_path / "missing.gguf")
+
+
+def test_numba_gets_no_more_threads_than_torch_which_keeps_its_own(model):
+    numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+    LLM(model)
+    assert (numba.get_num_threads(), torch.get_num_threads()) == (1, 1)
 
 
 @pytest.mark.smollm2
