@@ -152,10 +152,11 @@ def test_where_blocks_lie_changes_no_bit(dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_neither_company_nor_threads_change_a_bit(dtype):
     case = make_case([37, 5, 1200], [9, 1, 2], dtype)
-    together = case.attend()
     threads = numba.get_num_threads()
-    numba.set_num_threads(1)
     try:
+        numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+        together = case.attend()
+        numba.set_num_threads(1)
         alone = [case.alone(sequence).attend() for sequence in range(3)]
     finally:
         numba.set_num_threads(threads)
