@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from cell_model import expected_outputs, on_cells
 from every_policy import SMALL, small
-from harness import LIMITS, POLICIES, VOCAB, request, tokens_of
+from harness import LIMITS, POLICIES, VOCAB, request, tokens_of, trace
 
 from minillm.scheduler import Refused
 
@@ -96,6 +96,25 @@ def test_what_is_one_too_large_is_refused_and_the_next_one_runs(policy, options,
     engine.add(tiny)
     assert tokens_of(engine.run()) == expected_outputs([tiny])
     assert [(record.id, record.refused) for record in engine.requests] == [("A", str(caught.value)), ("B", None)]
+
+
+@pytest.mark.parametrize(
+    "policy, options, first_pass",
+    [
+        ("orca", {"max_bs": 4, "n_slots": 26}, "A7 B7"),
+        ("orca", {"max_bs": 4, "n_slots": 25}, "A7"),
+        ("vllm", {"num_blocks": 5, "block_size": 4, "watermark": 1}, "A7 B7"),
+        ("vllm", {"num_blocks": 4, "block_size": 4, "watermark": 1}, "A7"),
+        ("splitfuse", {"num_blocks": 4, "block_size": 4}, "A7 B7"),
+        ("splitfuse", {"num_blocks": 3, "block_size": 4}, "A7"),
+        ("static", {"max_batch_size": 2, "columns": 13}, "A7 B7"),
+        ("static", {"max_batch_size": 1, "columns": 13}, "A7"),
+    ],
+)
+def test_a_second_request_enters_beside_the_first_if_it_fits_exactly(policy, options, first_pass):
+    engine = on_cells(POLICIES[policy](**options), [request("A", 7, 6), request("B", 7, 6)])
+    engine.step()
+    assert trace(engine.steps) == [first_pass]
 
 
 @pytest.mark.parametrize("policy", SMALL)

@@ -328,7 +328,7 @@ class Serving(RuleBasedStateMachine):
     def teardown(self):
         while self.engine.has_work or self.engine._in_flight:
             self.turn()
-            assert self.turns <= 1000 + 3 * self.work, "no end is in sight"
+            assert self.turns <= 200 + self.work, "no end is in sight"
         assert not self.clients
         assert not self.sequences()
         self.scheduler.check_integrity()
