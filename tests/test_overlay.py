@@ -18,22 +18,23 @@ TASK = {BLOCKS: ["BlockManager.append"]}
 
 
 def start(program, folder, tasks):
-    """A fresh process that overlays ``folder/lab.py`` on these tasks and then runs the program."""
-    prelude = (
-        f"from pathlib import Path\nfrom minillm.course.overlay import Overlay\nLAB = Path({str(folder)!r}, 'lab.py')\n"
-    )
-    install = f"Overlay(LAB, {tasks!r}).install()\n" if tasks else ""
+    """A fresh process that overlays ``folder/lab.py`` on these tasks, if there are any, and then runs the program."""
+    install = f"""
+from pathlib import Path
+from minillm.course.overlay import Overlay
+Overlay(Path({str(folder)!r}, "lab.py"), {tasks!r}).install()
+"""
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)]),
         "NUMBA_CACHE_DIR": str(folder / "numba"),
         "COLUMNS": "200",
     }
-    command = [sys.executable, "-c", prelude + install + program]
+    command = [sys.executable, "-c", (install if tasks else "") + program]
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
 
 
 def result(process):
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 0
     return json.loads(output)
 
@@ -61,30 +62,20 @@ class BlockManager:
 GOLDEN = "import pytest, sys; sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', 'tests/test_golden_traces.py']))"
 
 
-@pytest.fixture(scope="module")
-def golden_reports(tmp_path_factory):
-    """What the golden traces say of two students' ``BlockManager.append``; the wrong one takes blocks too early."""
-    versions = {
-        "right": APPEND,
-        "wrong": APPEND.replace("self.blocks_for(end):", "self.blocks_for(end + 1) and self.num_free:"),
-    }
+def test_the_golden_traces_pass_with_a_students_right_function_and_fail_a_check_with_a_wrong_one(tmp_path):
+    takes_blocks_too_early = APPEND.replace("self.blocks_for(end):", "self.blocks_for(end + 1) and self.num_free:")
     processes = {}
-    for version, lab in versions.items():
-        folder = tmp_path_factory.mktemp(version)
+    for version, lab in {"right": APPEND, "wrong": takes_blocks_too_early}.items():
+        folder = tmp_path / version
+        folder.mkdir()
         (folder / "lab.py").write_text(lab)
         processes[version] = start(GOLDEN, folder, TASK)
-    return {version: process.communicate(timeout=60)[0] for version, process in processes.items()}
-
-
-def test_a_students_right_function_passes_the_golden_traces(golden_reports):
-    assert "failed" not in golden_reports["right"]
-    assert "passed" in golden_reports["right"]
-
-
-def test_a_students_wrong_function_fails_the_golden_traces_by_a_check(golden_reports):
-    failures = [line for line in golden_reports["wrong"].splitlines() if line.startswith("FAILED")]
+    right, wrong = (process.communicate(timeout=300)[0] for process in processes.values())
+    assert "passed" in right
+    assert "failed" not in right
+    failures = [line for line in wrong.splitlines() if line.startswith("FAILED")]
     assert any("w0_vllm_watermark_1" in line and "AssertionError" in line for line in failures)
-    assert "error" not in golden_reports["wrong"].splitlines()[-1]
+    assert "error" not in wrong.splitlines()[-1]
 
 
 TOY = '''"""A module of many kinds of functions."""
