@@ -3,6 +3,7 @@
 from dataclasses import replace
 from math import log, pi
 
+import numpy as np
 import pytest
 import torch
 from passes import changed, uncached_logits
@@ -62,17 +63,16 @@ def test_rope_scaling_keeps_fast_pairs_and_stretches_slow_ones():
     close(inverse_frequencies(replace(TINY, head_dim=4, rope_theta=1e10, rope_scaling=scaling)), tensor(1, 1e-5 / 8))
 
 
-def test_attention_scores_depend_on_the_distance_of_two_tokens_only():
+@torch.inference_mode()
+def test_only_the_distances_between_tokens_matter():
     model = tiny(0)
-    q, k = torch.randn(2, 1, 4, TINY.head_dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-
-    def scores(query_position, key_position):
-        turned_q = rotate(q, model.cos[query_position], model.sin[query_position])
-        turned_k = rotate(k, model.cos[key_position], model.sin[key_position])
-        return (turned_q * turned_k).sum(-1)
-
-    close(scores(107, 100), scores(7, 0))
-    assert (scores(107, 100) - scores(8, 0)).abs().min() > 1e-3
+    positions = torch.arange(len(PROMPT))
+    attend = causal_attend(TINY.head_dim**-0.5)
+    hidden, later, stretched = (
+        model(torch.tensor(PROMPT), p, attend) for p in (positions, positions + 99, positions * 2)
+    )
+    torch.testing.assert_close(later, hidden, rtol=0, atol=1e-9)
+    assert (stretched - hidden)[1:].abs().amax(dim=-1).min() > 1e-3
 
 
 def test_attention_averages_the_values_by_the_softmax_of_scaled_scores():
@@ -109,6 +109,45 @@ def test_no_token_sees_those_after_it():
     edited = uncached_logits(model, [*PROMPT[:10], 250, *PROMPT[11:]])
     close(edited[:10], logits[:10])
     assert (edited[10:] - logits[10:]).abs().amax(dim=-1).min() > 1e-3
+
+
+def normed(x, weight):
+    return x / np.sqrt((x**2).mean() + TINY.norm_eps) * weight
+
+
+def logits_token_by_token(model, token_ids):
+    """The whole decoder once more, in numpy, with no batch of anything and complex numbers that turn."""
+    weights = {name.removesuffix(".weight"): parameter.numpy() for name, parameter in model.named_parameters()}
+    heads, half = TINY.num_heads, TINY.head_dim // 2
+    stream = [weights["embedding"][token_id] for token_id in token_ids]
+    for layer in range(TINY.num_layers):
+        own = {name.removeprefix(f"blocks.{layer}."): weight for name, weight in weights.items()}
+        keys, values = [], []
+        for position, x in enumerate(stream):
+            rows = (normed(x, own["attention_norm"]) @ own["attention.qkv"]).reshape(-1, TINY.head_dim)
+            turn = np.exp(1j * position * TINY.rope_theta ** (-np.arange(half) / half))
+            turned = (rows[:, :half] + 1j * rows[:, half:]) * turn
+            keys.append(turned[heads : heads + TINY.kv_heads])
+            values.append(rows[heads + TINY.kv_heads :])
+            attended = []
+            for head in range(heads):
+                shared = head * TINY.kv_heads // heads
+                scores = [(turned[head] * key[shared].conj()).real.sum() for key in keys]
+                shares = np.exp(np.array(scores) / np.sqrt(TINY.head_dim))
+                attended.append(shares @ [value[shared] for value in values] / shares.sum())
+            middle = x + np.concatenate(attended) @ own["attention.out"]
+            gate, up = np.split(normed(middle, own["feed_forward_norm"]) @ own["feed_forward.gate_up"], 2)
+            stream[position] = middle + (gate / (1 + np.exp(-gate)) * up) @ own["feed_forward.down"]
+    return np.stack([normed(x, weights["norm"]) @ weights["head"] for x in stream])
+
+
+def test_the_decoder_computes_what_a_plain_loop_over_tokens_and_heads_does():
+    model, generator = tiny(0), torch.Generator().manual_seed(1)
+    for parameter in model.parameters():
+        if parameter.dim() == 1:  # the norms' weights, which are all 1 and would hide a mistake
+            parameter.data = torch.rand(parameter.shape, generator=generator, dtype=torch.float64) + 0.5
+    expected = torch.from_numpy(logits_token_by_token(model, PROMPT))
+    torch.testing.assert_close(uncached_logits(model, PROMPT), expected, rtol=0, atol=1e-9)
 
 
 # Generation
