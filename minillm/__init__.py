@@ -23,7 +23,7 @@ _HOME = {
     "Engine": "minillm.engine",
 }
 
-__all__ = ["LLM", "Engine", "Request", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = ["LLM", "CompletionOutput", "Engine", "Request", "RequestOutput", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
