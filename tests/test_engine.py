@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from cell_model import expected_outputs, on_cells
 from every_policy import ROOMY, SMALL, roomy, small
-from harness import request, simulated, tokens_of, trace
+from harness import POLICIES, request, simulated, tokens_of, trace
 
 from minillm.batch import Batch
 from minillm.engine import Stuck
@@ -27,6 +27,7 @@ class Told(Orca):
 
     def schedule(self, now):
         self.calls += 1
+        assert self.calls < 100, "the engine turns for ever"
         return self.instead(self.calls) if self.instead(self.calls) != "run" else super().schedule(now)
 
     def wake_at(self, now):
@@ -100,7 +101,6 @@ def test_an_engine_that_can_make_no_progress_says_so_instead_of_turning_for_ever
     engine = simulated(scheduler, [request("A", 3, 2), request("B", 3, 2)])
     with pytest.raises(Stuck, match="2 requests wait"):
         engine.run()
-    assert scheduler.calls < 20
 
 
 def test_nobody_is_stuck_while_an_arrival_is_due():
@@ -158,6 +158,18 @@ def test_steps_do_not_overlap_on_one_device_and_bring_what_they_say(policy):
     for told in ("sampled", "delivered"):
         assert sum(count for step in engine.steps for _, count in getattr(step, told)) == tokens
     assert sorted(name for step in engine.steps for name, _ in step.finished) == [each.id for each in CROWD]
+
+
+def test_what_is_delivered_when_a_pass_starts_stands_in_the_record_of_that_pass():
+    """A's answer waits for its batch; when B, the last one in it, is aborted, A's leaves as the next batch starts."""
+    engine = simulated(POLICIES["static"](2, 12), [request("A", 3, 1), request("B", 3, 5), request("C", 3, 1)])
+    engine.step()
+    engine.abort("B")
+    engine.run()
+    assert [(step.delivered, step.finished) for step in engine.steps] == [
+        ((), ()),
+        ((("A", 1), ("C", 1)), (("A", "length"), ("C", "length"))),
+    ]
 
 
 @pytest.mark.parametrize("policy", ROOMY)
