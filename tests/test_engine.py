@@ -127,9 +127,8 @@ def test_arrivals_keep_their_order_when_one_of_them_is_aborted():
 
 
 def test_a_sequence_in_flight_is_never_preempted():
-    """B arrived later and would be A's victim, but it is in flight: A gives way itself, and so does B to A's recompute."""
-    scheduler = small("vllm")
-    scheduler = type(scheduler)(replace(scheduler.memory, num_blocks=4, block_size=4))
+    """B came later and would be A's victim, but it is in flight: A gives way itself, and then B while A is in flight."""
+    scheduler = POLICIES["vllm"](num_blocks=4, block_size=4)
     engine = simulated(scheduler, [request("A", 7, 3), request("B", 7, 3, arrival=0.5)], depth=2)
     outputs = engine.run()
     assert trace(engine.steps)[:4] == ["A7", "!A", "B7", "!B"]
@@ -138,8 +137,7 @@ def test_a_sequence_in_flight_is_never_preempted():
 
 def test_preempted_groups_wait_in_the_order_of_arrival_whoever_lost_first():
     """A loses its blocks while B is in flight, and B loses its own before A fits again."""
-    scheduler = small("vllm")
-    scheduler = type(scheduler)(replace(scheduler.memory, num_blocks=5, block_size=2))
+    scheduler = POLICIES["vllm"](num_blocks=5, block_size=2)
     engine = simulated(scheduler, [request("A", 4, 7), request("B", 4, 7, arrival=0.5)], depth=2)
     while engine.has_work:
         engine.step()
