@@ -127,7 +127,7 @@ def test_arrivals_keep_their_order_when_one_of_them_is_aborted():
 
 
 def test_a_sequence_in_flight_is_never_preempted():
-    """B came later and would be A's victim, but it is in flight: A gives way itself, and then B while A is in flight."""
+    """B came later and would be A's victim, but it is in flight: A gives way itself, and then B while A is."""
     scheduler = POLICIES["vllm"](num_blocks=4, block_size=4)
     engine = simulated(scheduler, [request("A", 7, 3), request("B", 7, 3, arrival=0.5)], depth=2)
     outputs = engine.run()

@@ -13,13 +13,7 @@ from cell_model import CellModel, expected_tokens
 from harness import EOS, LIMITS, POLICIES
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from minillm.clock import VirtualClock
 from minillm.engine import Engine
@@ -244,6 +238,7 @@ class Serving(RuleBasedStateMachine):
             self.observe(record)
         self.seen = len(self.engine.steps)
         self.turns += 1
+        self.nothing_is_lost_or_owned_twice()
 
     def state(self, name):
         request = self.clients[name].request
@@ -331,7 +326,6 @@ class Serving(RuleBasedStateMachine):
             assert self.turns <= 200 + self.work, "no end is in sight"
         assert not self.clients
         assert not self.sequences()
-        self.scheduler.check_integrity()
         assert self.received == sum(tokens for step in self.engine.steps for _, tokens in step.delivered)
 
 
