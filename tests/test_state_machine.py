@@ -53,7 +53,7 @@ MACHINES = {
     ],
     "dynamic": [
         {"max_batch_size": 4, "columns": 26, "preferred_batch_sizes": [2, 3], "max_queue_delay": 1.5},
-        {"max_batch_size": 3, "columns": 22},
+        {"max_batch_size": 3, "columns": 22, "queue_policies": [{"default_timeout": 25.0}]},
     ],
     "ragged": [
         {"max_batch_size": 3, "columns": 26, "max_queue_delay": 0.5},
@@ -85,7 +85,7 @@ SITUATIONS = {
     "single": ["held rows"],
     "static": ["held rows", *RUN_TO_COMPLETION],
     "naive static": ["held rows", *RUN_TO_COMPLETION],
-    "dynamic": ["held rows", *RUN_TO_COMPLETION],
+    "dynamic": ["held rows", "ended by expired", *RUN_TO_COMPLETION],
     "ragged": RUN_TO_COMPLETION,
     "orca": [],
     "vllm": [
