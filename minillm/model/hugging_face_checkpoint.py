@@ -1,6 +1,5 @@
 """A Llama model in a Hugging Face folder: ``config.json`` and one or several ``*.safetensors``."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from minillm.model.checkpoint import FLOAT_TYPES, Checkpoint, ModelError, Settings
+from minillm.model.json_file import read_json
 from minillm.model.transformer import ModelConfig, RopeScaling
 
 _NAMES = {
@@ -33,7 +33,7 @@ def open_hugging_face(folder: Path) -> Checkpoint:
     Raises ModelError for a missing or damaged file, another architecture, or a setting that the model does not
     implement.
     """
-    config = _config(Settings(folder / "config.json", _read_json(folder / "config.json")))
+    config = _config(_settings(folder / "config.json"))
     shards = _open_shards(_shard_paths(folder))
     return Checkpoint(
         path=folder,
@@ -44,16 +44,10 @@ def open_hugging_face(folder: Path) -> Checkpoint:
     )
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _settings(path: Path) -> Settings:
     if not path.is_file():
         raise ModelError(f"{path} is missing: give a .gguf file, or a folder with config.json and *.safetensors")
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path} is not valid JSON ({error}): download it again") from None
-    if not isinstance(content, dict):
-        raise ModelError(f"{path} holds no JSON object: download it again")
-    return content
+    return Settings(path, read_json(path))
 
 
 def _config(settings: Settings) -> ModelConfig:
@@ -122,7 +116,7 @@ def _shard_paths(folder: Path) -> list[Path]:
     """The files that the index names, or without an index every ``*.safetensors``."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        weight_map = Settings(index, _read_json(index)).table("weight_map")
+        weight_map = Settings(index, read_json(index)).table("weight_map")
         return [folder / name for name in sorted(set(weight_map.values()))]
     paths = sorted(folder.glob("*.safetensors"))
     if not paths:

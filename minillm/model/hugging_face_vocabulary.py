@@ -8,20 +8,22 @@ import tokenizers
 from tokenizers import AddedToken
 
 from minillm.model.checkpoint import ModelError
+from minillm.model.json_file import read_json
 from minillm.model.vocabulary import Vocabulary
 
 Json = dict[str, Any]
 
 
 def read_hugging_face_vocabulary(folder: Path) -> Vocabulary:
-    """Read ``tokenizer.json`` and, where present, ``tokenizer_config.json``, ``generation_config.json`` (else
-    ``config.json``) for the tokens that end an answer, and ``chat_template.jinja``.
+    """Read ``tokenizer.json`` and the settings beside it, each where it is present.
 
-    Raises ModelError for missing or damaged files and for a tokenizer that is not byte-level BPE.
+    These are ``tokenizer_config.json``, ``chat_template.jinja``, and ``generation_config.json`` (else ``config.json``)
+    for the tokens that end an answer. Raises ModelError for a missing ``tokenizer.json``, for damaged files and for
+    a tokenizer that is not byte-level BPE.
     """
     tokenizer = _tokenizer_json(folder)
-    config = _read_json(folder / "tokenizer_config.json")
-    generation = _read_json(folder / "generation_config.json") or _read_json(folder / "config.json")
+    config = _read_if_present(folder / "tokenizer_config.json")
+    generation = _read_if_present(folder / "generation_config.json") or _read_if_present(folder / "config.json")
     added: list[Json] = tokenizer.get("added_tokens") or []
     ids: dict[str, int] = tokenizer["model"]["vocab"] | {token["content"]: token["id"] for token in added}
     bos_token_id, eos_token_id = (_token_id(config, name, ids) for name in ("bos_token", "eos_token"))
@@ -38,7 +40,7 @@ def read_hugging_face_vocabulary(folder: Path) -> Vocabulary:
 
 
 def _tokenizer_json(folder: Path) -> Json:
-    tokenizer = _read_json(folder / "tokenizer.json")
+    tokenizer = _read_if_present(folder / "tokenizer.json")
     if not tokenizer and (folder / "tokenizer.model").is_file():
         raise ModelError(
             f"{folder} has only tokenizer.model, a SentencePiece tokenizer, but only byte-level BPE is implemented: "
@@ -57,17 +59,9 @@ def _tokenizer_json(folder: Path) -> Json:
     return tokenizer
 
 
-def _read_json(path: Path) -> Json:
+def _read_if_present(path: Path) -> Json:
     """The file's object; empty where there is no such file."""
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path} is not valid JSON ({error}): download it again") from None
-    if not isinstance(content, dict):
-        raise ModelError(f"{path} holds no JSON object: download it again")
-    return content
+    return read_json(path) if path.is_file() else {}
 
 
 def _bpe(folder: Path, tokenizer: Json, added: list[Json]) -> tokenizers.Tokenizer:
