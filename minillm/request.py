@@ -84,9 +84,8 @@ class Request:
     """One request as the scheduler and the engine see it.
 
     ``arrival`` and ``deadline`` are in seconds on the engine's clock. A smaller ``priority`` is more urgent; 0 means
-    the policy's default. ``session`` names a conversation whose cache outlives the request, ``cache_salt`` keeps
-    prefixes of different tenants apart. ``expected_output`` (tokens) is read only by the simulated model and by Orca's
-    Oracle reservation: a real server cannot know it.
+    the policy's default. ``expected_output`` (tokens) is read only by the simulated model and by Orca's Oracle and Pow2
+    reservations: a real server cannot know it.
     """
 
     id: str
@@ -95,6 +94,4 @@ class Request:
     arrival: float = 0.0
     priority: int = 0
     deadline: float | None = None
-    session: str | None = None
-    cache_salt: str | None = None
     expected_output: int | None = None
