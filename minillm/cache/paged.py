@@ -11,7 +11,7 @@ from torch import Tensor
 from minillm.batch import Batch, BlockMoves, BlockPairs
 from minillm.cache.flat import PageLayout, Pass, page_layout, sampled_rows
 from minillm.cache.memory import PagedMemory
-from minillm.model.transformer import Attend, ModelConfig
+from minillm.model.transformer import Attend, ModelConfig, causal_attention
 
 
 class PagedCache:
@@ -65,22 +65,10 @@ class PagedCache:
                 keys, values = (
                     pages[layer][table].transpose(1, 2).flatten(0, 1)[:length] for pages in (self.k, self.v)
                 )  # [context, kv_heads, head_dim]
-                out[rows] = attend_to(q[rows], keys, values, self.scale)
+                out[rows] = causal_attention(q[rows], keys, values, self.scale)
             return out
 
         return attend
-
-
-def attend_to(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """The last ``rows`` positions of a sequence look back on all of it.
-
-    q ``[rows, heads, head_dim]``; k, v ``[context, kv_heads, head_dim]``; result ``[rows, heads, head_dim]``.
-    """
-    group = q.shape[1] // k.shape[1]
-    k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
-    scores = torch.einsum("qhd,khd->hqk", q, k) * scale
-    future = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1 + len(k) - len(q))
-    return torch.einsum("hqk,khd->qhd", scores.masked_fill(future, -torch.inf).softmax(-1), v)
 
 
 def _copy(source: tuple[Tensor, Tensor], target: tuple[Tensor, Tensor], pairs: BlockPairs) -> None:

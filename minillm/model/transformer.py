@@ -191,17 +191,19 @@ class Transformer(nn.Module):
         return hidden @ weight
 
 
-def causal_attend(scale: float) -> Attend:
-    """Plain causal attention among the tokens of this pass, which are one sequence from its start.
+def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """The last ``rows`` tokens of a sequence look back on all of it.
 
     ``softmax(q k^T * scale) v`` (Vaswani et al. 2017, equation 1) with everything to the right masked out.
+    q ``[rows, heads, head_dim]``; k, v ``[context, kv_heads, head_dim]``; result ``[rows, heads, head_dim]``.
     """
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
+    scores = torch.einsum("qhd,khd->hqk", q, k) * scale
+    future = torch.ones(scores.shape[1:], dtype=torch.bool, device=q.device).triu(1 + len(k) - len(q))
+    return torch.einsum("hqk,khd->qhd", scores.masked_fill(future, -torch.inf).softmax(-1), v)
 
-    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        group = q.shape[1] // k.shape[1]
-        k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
-        scores = torch.einsum("qhd,khd->hqk", q, k) * scale
-        future = torch.ones(scores.shape[1:], dtype=torch.bool, device=q.device).triu(1)
-        return torch.einsum("hqk,khd->qhd", scores.masked_fill(future, -torch.inf).softmax(-1), v)
 
-    return attend
+def causal_attend(scale: float) -> Attend:
+    """Attention without a cache: the tokens of a pass are one sequence from its start."""
+    return lambda layer, q, k, v: causal_attention(q, k, v, scale)
