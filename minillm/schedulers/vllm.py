@@ -31,6 +31,11 @@ class Group:
     sequences: list[Sequence]
 
     @property
+    def request_id(self) -> str:
+        """The id of their request."""
+        return self.sequences[0].request.id
+
+    @property
     def seats(self) -> int:
         """Sequences that may run at once: n until the prompt has forked, then those unfinished."""
         return sum(sequence.branches for sequence in self.sequences)
@@ -44,6 +49,11 @@ class Group:
     def tables(self) -> list[list[int]]:
         """The block tables."""
         return [sequence.memory for sequence in self.sequences]
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks in the tables, shared ones counted once: those that a swap moves."""
+        return len({block for table in self.tables for block in table})
 
     def filled(self, block_size: int) -> int:
         """Cache places that hold a token; those in a block that branches share count once."""
@@ -114,12 +124,14 @@ class VLLM:
 
     def _most_blocks(self, request: Request) -> int:
         """At the peak n branches share the prompt's full blocks; to be swapped in each asks for one more."""
-        shared = len(request.prompt_token_ids) // self.memory.block_size if request.params.n > 1 else 0
-        own = self.blocks.blocks_for(peak_tokens(request)) - shared
-        return shared + request.params.n * own + (request.params.n if request.params.n > 1 else 0)
+        blocks = self.blocks.blocks_for(peak_tokens(request))
+        if request.params.n == 1:
+            return blocks
+        shared = len(request.prompt_token_ids) // self.memory.block_size
+        return shared + request.params.n * (blocks - shared + 1)
 
     def schedule(self, now: float) -> Batch | None:
-        """Prompts if any can be admitted; else a token for everyone who runs; then, if nobody lost, swap in."""
+        """Prompts if any can be admitted; else a token for all who run and, if nobody was preempted, swap in."""
         plan = _Plan()
         if not self.swapped:
             self._admit_prompts(plan)
@@ -171,7 +183,7 @@ class VLLM:
         self.running.remove(group)
         if group.seats == 1:
             self._recompute_later(group, plan)
-        elif len({block for table in group.tables for block in table}) <= self.blocks.host.num_free:
+        elif group.num_blocks <= self.blocks.host.num_free:
             self._swap_out(group, plan)
         else:
             self._fail(group, plan)
@@ -203,7 +215,7 @@ class VLLM:
         seats = sum(group.seats for group in self.running)
         while self.swapped:
             group = self.swapped[0]
-            needed = len({block for table in group.tables for block in table}) + len(group.sequences)
+            needed = group.num_blocks + len(group.sequences)
             seats += group.seats
             if self.blocks.num_free - needed < self.watermark or seats > self.max_num_seqs:
                 break
@@ -240,12 +252,12 @@ class VLLM:
 
     def abort(self, request_id: str, now: float) -> None:
         """Drop the request's sequences that are not in flight, wherever they queue."""
-        self.waiting = deque(group for group in self.waiting if group.sequences[0].request.id != request_id)
-        for group in [g for g in self.swapped if g.sequences[0].request.id == request_id]:
+        self.waiting = deque(group for group in self.waiting if group.request_id != request_id)
+        for group in [g for g in self.swapped if g.request_id == request_id]:
             self.swapped.remove(group)
             for table in group.tables:
                 self.blocks.free_swapped(table)
-        for group in [g for g in self.running if g.sequences[0].request.id == request_id]:
+        for group in [g for g in self.running if g.request_id == request_id]:
             for sequence in [s for s in group.sequences if not s.in_flight]:
                 self._drop(sequence, group)
 
