@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
+from math import isfinite
 
 from minillm.batch import Batch, Outcome, Result, Span, TokenLogprob
 from minillm.clock import Clock
@@ -155,6 +156,8 @@ class Engine:
         prompt, limit = request.prompt_token_ids, self.limits
         if request.id in self._branches:
             raise ValueError(f"request id {request.id!r} is in use; give each running request an id of its own")
+        if not isfinite(request.arrival):
+            raise ValueError(f"request {request.id!r} arrives at {request.arrival}; give a finite time in seconds")
         if not prompt:
             raise ValueError(f"the prompt of request {request.id!r} is empty; give at least one token")
         mentioned = (*prompt, *request.params.stop_token_ids)

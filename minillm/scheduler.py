@@ -21,7 +21,11 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How full a scheduler is. ``reserved`` and ``filled`` are cache tokens set aside and actually holding a token."""
+    """How full a scheduler is.
+
+    ``waiting`` counts what its queue holds, which may be requests of several samples; ``running`` and ``swapped`` count
+    sequences. ``reserved`` and ``filled`` are cache tokens set aside, and those of them that hold a token.
+    """
 
     waiting: int = 0
     running: int = 0

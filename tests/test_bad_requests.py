@@ -13,6 +13,11 @@ CROWD = [request(f"r{i}", 1 + 5 * i % 17, 1 + 7 * i % 12) for i in range(9)]
 
 NEVER_ADDED = {
     "empty prompt": (request("bad", 0, 4), "the prompt of request 'bad' is empty; give at least one token"),
+    "arrival at no time": (replace(request("bad", 3, 4), arrival=float("nan")), "request 'bad' arrives at nan; give"),
+    "arrival never": (
+        replace(request("bad", 3, 4), arrival=float("inf")),
+        "request 'bad' arrives at inf; give a finite",
+    ),
     "negative token": (replace(request("bad", 3, 4), prompt_token_ids=(5, -1)), "token id -1 is not in the vocabulary"),
     "token beyond the last": (
         replace(request("bad", 3, 4), prompt_token_ids=(5, VOCAB)),

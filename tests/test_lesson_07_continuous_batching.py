@@ -109,3 +109,14 @@ def test_a_request_that_needs_more_than_all_slots_is_refused_and_the_others_run(
 def test_selective_batching_leaves_the_tokens_as_they_are():
     model = tiny(0)
     assert tokens_of(real(model, Orca(max_bs=3, n_slots=40), MIX, depth=2).run()) == oracle(model, MIX)
+
+
+def test_a_wrong_oracle_fails_its_own_request_alone():
+    """A says that it will end after 2 tokens and goes on: it ends as failed, its slots return, and B is served."""
+    scheduler = Orca(max_bs=2, n_slots=12, reservation=reserve_oracle)
+    engine = simulated(scheduler, [request("A", 4, 6, expected_output=2), request("B", 3, 3)])
+    last = {output.sequence: output for output in engine.run()}
+    assert last["A"].finish_reason == "error" and "give the true length" in last["A"].error
+    assert last["B"].finish_reason == "length"
+    assert trace(engine.steps) == ["A4 B3", "A1 B1", "A1 B1", "xA"]
+    scheduler.check_integrity()

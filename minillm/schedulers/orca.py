@@ -8,13 +8,15 @@ arrival order. Cache places for a request's whole life are reserved when it ente
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from minillm.batch import Batch, Outcome, next_span
+from minillm.batch import Batch, Event, Outcome, next_span
 from minillm.cache.blocks import BlockManager
 from minillm.cache.memory import PagedMemory
 from minillm.request import Request
 from minillm.scheduler import Load
 from minillm.schedulers.shared import advance, filled_tokens, refuse_above, require_positive
 from minillm.sequence import Sequence, Status, independent_branches
+
+OVERRUN = "the output ran past the slots reserved for it; give the true length as expected_output, or reserve exactly"
 
 Reservation = Callable[[Request], int]
 """Cache slots set aside for one sample of a request, in tokens."""
@@ -68,10 +70,19 @@ class Orca:
 
     def schedule(self, now: float) -> Batch | None:
         """Select of Algorithm 1: the oldest sequences not in flight, stopping at the first that cannot be reserved."""
+        events = self._end_overruns()
         batch = [sequence for sequence in self.running if not sequence.in_flight][: self.max_bs]
         while self.waiting and len(batch) < self.max_bs and self._reserve(self.waiting[0]):
             batch.append(self.waiting.popleft())
-        return Batch(tuple(map(next_span, batch))) if batch else None
+        return Batch(tuple(map(next_span, batch)), events=events) if batch or events else None
+
+    def _end_overruns(self) -> tuple[Event, ...]:
+        """Fail who outgrew its slots: the output was longer than the oracle said."""
+        overruns = [s for s in self.running if not s.in_flight and len(s.token_ids) > len(s.memory)]
+        for sequence in overruns:
+            sequence.finish_reason, sequence.status = "error", Status.FINISHED
+            self._drop(sequence)
+        return tuple(Event("failed", sequence, OVERRUN) for sequence in overruns)
 
     def _reserve(self, sequence: Sequence) -> bool:
         needed = self.reservation(sequence.request)

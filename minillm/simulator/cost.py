@@ -27,8 +27,8 @@ class ThreeTermCost:
     flops: float
 
     def __call__(self, batch: Batch) -> float:
-        """Seconds that the batch takes."""
-        weights = self.weight_bytes / self.bandwidth
+        """Seconds that the batch takes. One that only moves blocks reads no weights."""
+        weights = self.weight_bytes / self.bandwidth if batch.computed_tokens else 0.0
         arithmetic = batch.computed_tokens * self.flops_per_token / self.flops
         cache = batch.context_tokens * self.kv_bytes_per_token / self.bandwidth
         return self.overhead + max(weights, arithmetic) + cache
