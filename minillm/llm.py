@@ -32,13 +32,13 @@ class _Call:
 class LLM:
     """A language model, and an engine that batches what is asked of it.
 
-    model            a GGUF file, a Hugging Face folder, a ``LanguageModel``, or None for SmolLM2-135M-Instruct
-    policy           who runs next: a name in ``minillm.policies.POLICIES``
-    dtype            what the model computes in, see ``minillm.serving.dtype_named``
-    device           where, see ``minillm.serving.device_named``
-    max_model_len    longest prompt plus output, in tokens; by default the model's context, at most 8192
-    kv_cache_tokens  cached tokens of all running requests together; by default those of one longest request
-    max_num_seqs     most sequences in one pass
+    model          a GGUF file, a Hugging Face folder, a ``LanguageModel``, or None for SmolLM2-135M-Instruct
+    policy         who runs next: a name in ``minillm.policies.POLICIES``
+    dtype          what the model computes in, see ``minillm.serving.dtype_named``
+    device         where, see ``minillm.serving.device_named``
+    max_model_len  longest prompt plus output, in tokens; by default the model's context, at most 8192
+    kv_tokens      cached tokens of all running requests together; by default those of one longest request
+    max_num_seqs   most sequences in one pass
 
     Raises ValueError for a model that cannot be loaded or served like this.
     """
@@ -51,7 +51,7 @@ class LLM:
         dtype: str = "auto",
         device: str = "cpu",
         max_model_len: int | None = None,
-        kv_cache_tokens: int | None = None,
+        kv_tokens: int | None = None,
         max_num_seqs: int = 64,
     ) -> None:
         self.model = ready(model, dtype, device) if isinstance(model, LanguageModel) else load(model, dtype, device)
@@ -59,10 +59,10 @@ class LLM:
         limits = self.model.limits(max_model_len)
         context = limits.max_context
         capacity = Capacity(
-            kv_tokens=context if kv_cache_tokens is None else kv_cache_tokens,
+            kv_tokens=context if kv_tokens is None else kv_tokens,
             max_length=context,
             max_output=context,
-            max_batch=max_num_seqs,
+            max_num_seqs=max_num_seqs,
         )
         self.engine = wall_engine(self.model, policy_named(policy).build(capacity), limits)
         self._ids = map(str, count())

@@ -19,13 +19,13 @@ from minillm.schedulers.vllm import VLLM
 class Capacity:
     """What a policy may use. All policies get the same cache memory, whatever they make of it.
 
-    kv_tokens      cache places, in tokens; at least one longest row
-    max_length     longest prompt plus longest output that a batch may have to hold side by side, in tokens
-    max_output     longest output of any request, in tokens
-    block_size     tokens of a block, where the policy has blocks
-    max_batch      sequences in one pass
-    token_budget   tokens in one pass, for policies that cut prompts
-    queue_delay    seconds that dynamic batching may hold a request back to fill a batch
+    kv_tokens     cache places, in tokens; at least one longest row
+    max_length    longest prompt plus longest output that a batch may have to hold side by side, in tokens
+    max_output    longest output of any request, in tokens
+    block_size    tokens of a block, where the policy has blocks
+    max_num_seqs  most sequences in one pass
+    token_budget  most tokens in one pass, for policies that cut prompts
+    queue_delay   seconds that dynamic batching may hold a request back to fill a batch
 
     Raises ValueError for sizes below 1, and for a memory that could not hold the longest request.
     """
@@ -34,12 +34,12 @@ class Capacity:
     max_length: int
     max_output: int
     block_size: int = 16
-    max_batch: int = 16
+    max_num_seqs: int = 16
     token_budget: int = 64
     queue_delay: float = 0.05
 
     def __post_init__(self) -> None:
-        for name in ("kv_tokens", "max_length", "max_output", "block_size", "max_batch", "token_budget"):
+        for name in ("kv_tokens", "max_length", "max_output", "block_size", "max_num_seqs", "token_budget"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.kv_tokens < self.max_length:
@@ -56,15 +56,17 @@ class Capacity:
     @property
     def rows(self) -> int:
         """The memory as rows of the longest length, at most as many as a batch has."""
-        return min(self.max_batch, self.kv_tokens // self.max_length)
+        return min(self.max_num_seqs, self.kv_tokens // self.max_length)
 
 
-def capacity_for(requests: Iterable[Request], kv_tokens: int, max_batch: int, token_budget: int) -> Capacity:
+def capacity_for(requests: Iterable[Request], kv_tokens: int, max_num_seqs: int, token_budget: int) -> Capacity:
     """The capacity that serves these requests: its longest row has their longest prompt and their longest output."""
     requests = list(requests)
     max_prompt = max(len(request.prompt_token_ids) for request in requests)
     max_output = max(request.params.max_tokens for request in requests)
-    return Capacity(kv_tokens, max_prompt + max_output, max_output, max_batch=max_batch, token_budget=token_budget)
+    return Capacity(
+        kv_tokens, max_prompt + max_output, max_output, max_num_seqs=max_num_seqs, token_budget=token_budget
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +108,11 @@ def _batcher(batcher: type[Dynamic]) -> Callable[[Capacity], Scheduler]:
 
 
 def _orca(reservation: Reservation = reserve_exact) -> Callable[[Capacity], Scheduler]:
-    return lambda capacity: Orca(capacity.max_batch, capacity.kv_tokens, reservation)
+    return lambda capacity: Orca(capacity.max_num_seqs, capacity.kv_tokens, reservation)
 
 
 def _orca_max(capacity: Capacity) -> Scheduler:
-    return Orca(capacity.max_batch, capacity.kv_tokens, reserve_max(capacity.max_length))
+    return Orca(capacity.max_num_seqs, capacity.kv_tokens, reserve_max(capacity.max_length))
 
 
 def _vllm(capacity: Capacity) -> Scheduler:
@@ -123,14 +125,14 @@ def _vllm(capacity: Capacity) -> Scheduler:
     return VLLM(
         memory,
         watermark=min(capacity.num_blocks // 100, spare),
-        max_num_seqs=capacity.max_batch,
+        max_num_seqs=capacity.max_num_seqs,
         max_num_batched_tokens=max(2048, capacity.max_length),
     )
 
 
 def _splitfuse(capacity: Capacity) -> Scheduler:
     memory = PagedMemory(capacity.num_blocks, capacity.block_size)
-    return SplitFuse(memory, capacity.token_budget, capacity.max_batch)
+    return SplitFuse(memory, capacity.token_budget, capacity.max_num_seqs)
 
 
 POLICIES: Mapping[str, Policy] = {

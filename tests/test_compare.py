@@ -105,7 +105,7 @@ def test_an_interrupt_keeps_the_records_so_far(tmp_path, monkeypatch):
         (["--virtual-model", "GPT-9"], "no virtual model 'GPT-9'"),
         (["--model", "tiny.gguf"], "leave --model out"),
         (["--kv-tokens", "20"], "kv_tokens is 20"),
-        (["--max-batch", "0"], "max_batch is 0"),
+        (["--max-num-seqs", "0"], "max_num_seqs is 0"),
         (["--rate", "-1"], "rate is -1"),
         (["--lengths", "normal"], "lengths 'normal' are unknown"),
         (["--records", "no/such/folder/records.jsonl"], "give a file in an existing folder"),
@@ -152,6 +152,6 @@ def test_tokens_with_equal_logits_are_a_near_tie():
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_takes_no_more_memory_than_it_is_given(name):
-    capacity = capacity_for(REQUESTS, kv_tokens=32, max_batch=4, token_budget=8)
-    assert capacity == Capacity(32, max_length=11, max_output=6, max_batch=4, token_budget=8)
+    capacity = capacity_for(REQUESTS, kv_tokens=32, max_num_seqs=4, token_budget=8)
+    assert capacity == Capacity(32, max_length=11, max_output=6, max_num_seqs=4, token_budget=8)
     assert policy_named(name).build(capacity).memory.capacity <= 32

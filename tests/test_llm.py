@@ -210,8 +210,8 @@ def test_attention_of_a_16_bit_model_is_that_of_32_bits_rounded():
         ({"device": "tpu"}, "device 'tpu' has no kernels"),
         ({"max_model_len": 513}, "max_model_len is 513"),
         ({"max_model_len": 0}, "max_model_len is 0"),
-        ({"kv_cache_tokens": 100}, "kv_tokens is 100"),
-        ({"max_num_seqs": 0}, "max_batch is 0"),
+        ({"kv_tokens": 100}, "kv_tokens is 100"),
+        ({"max_num_seqs": 0}, "max_num_seqs is 0"),
     ],
 )
 def test_an_impossible_set_up_is_refused_with_its_rule(model, options, message):

@@ -16,7 +16,7 @@ from minillm.simulator.workload import build_workload, lognormal_lengths
 
 POLICIES = ("single", "static", "splitfuse")
 KV_TOKENS = 8192
-MAX_BATCH = 32
+MAX_NUM_SEQS = 32
 TOKEN_BUDGET = 96
 
 
@@ -73,7 +73,7 @@ def measure(
     lengths = lognormal_lengths(requests, mean_tokens, mean_tokens, seed)
     stage = real_stage(model, lengths, KV_TOKENS)
     workload = build_workload(lengths, stage.prompts, [0.0] * requests)
-    capacity = capacity_for(workload, KV_TOKENS, MAX_BATCH, TOKEN_BUDGET)
+    capacity = capacity_for(workload, KV_TOKENS, MAX_NUM_SEQS, TOKEN_BUDGET)
     for policy in policies:
         yield _speed(policy, stage, capacity, workload)
 

@@ -39,7 +39,7 @@ def compare(
     kv_tokens: Annotated[
         int | None, typer.Option(help=f"Tokens of cache for every policy. [default: {DEFAULT_KV_TOKENS}, or the GPU's]")
     ] = None,
-    max_batch: Annotated[int, typer.Option(help="Most sequences in a pass.")] = 16,
+    max_num_seqs: Annotated[int, typer.Option(help="Most sequences in a pass.")] = 16,
     token_budget: Annotated[int, typer.Option(help="Most tokens in a pass, where prompts are cut.")] = 64,
     model: Annotated[Path | None, typer.Option(help="GGUF file or Hugging Face folder.")] = None,
     virtual: Annotated[str | None, typer.Option(help="Simulate this GPU, such as A100-80GB; no model runs.")] = None,
@@ -72,7 +72,7 @@ def compare(
     else:
         stage = virtual_stage(device_named(virtual), model_shape_named(virtual_model), sizes, seed)
     workload = build_workload(sizes, stage.prompts, arrivals)
-    capacity = capacity_for(workload, stage.kv_tokens if kv_tokens is None else kv_tokens, max_batch, token_budget)
+    capacity = capacity_for(workload, stage.kv_tokens if kv_tokens is None else kv_tokens, max_num_seqs, token_budget)
 
     with _saved(records) as recordings:
         answers = _serve_all(stage, chosen, capacity, workload, recordings)
