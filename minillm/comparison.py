@@ -12,7 +12,7 @@ from minillm.model.weights import default_model_path
 from minillm.request import Request
 from minillm.scheduler import Scheduler
 from minillm.serving import load, wall_engine
-from minillm.simulator.gpus import Device, ModelShape, kv_tokens, pass_cost
+from minillm.simulator.gpus import GPU, ModelShape, kv_tokens, pass_cost
 from minillm.simulator.runner import ScriptedModel, SimulatedRunner
 from minillm.simulator.workload import Length, Prompts, random_prompts, text_prompts
 
@@ -25,13 +25,13 @@ VIRTUAL_VOCAB = 32_000
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where policies run: a model on this machine, or a simulated device.
+    """Where policies run: a model on this machine, or a simulated GPU.
 
     title      what was run and how its times came about, in words
     prompts    prompts that it can take, one per request
     kv_tokens  cache places that a policy gets unless told otherwise
     engine     makes an engine for a scheduler, its clock at 0
-    model      the model that ran; None on a simulated device
+    model      the model that ran; None on a simulated GPU
     """
 
     title: str
@@ -55,17 +55,17 @@ def real_stage(path: Path | None, lengths: Sequence[Length], kv_tokens: int) -> 
     )
 
 
-def virtual_stage(device: Device, shape: ModelShape, lengths: Sequence[Length], seed: int) -> Stage:
-    """A simulated device with all the cache that the model's weights leave on it; outputs have no meaning."""
-    cost = pass_cost(device, shape)
+def virtual_stage(gpu: GPU, shape: ModelShape, lengths: Sequence[Length], seed: int) -> Stage:
+    """A simulated GPU with all the cache that the model's weights leave on it; outputs have no meaning."""
+    cost = pass_cost(gpu, shape)
     limits = Limits(VIRTUAL_VOCAB, max(length.prompt_tokens + length.output_tokens for length in lengths))
 
     def engine(scheduler: Scheduler) -> Engine:
         runner = SimulatedRunner(ScriptedModel(filler=0, end_of_text=0), cost)
         return Engine(scheduler, runner, VirtualClock(), limits)
 
-    title = f"{shape.name} on {device.name}, simulated"
-    return Stage(title, random_prompts(lengths, VIRTUAL_VOCAB, seed), kv_tokens(device, shape), engine)
+    title = f"{shape.name} on {gpu.name}, simulated"
+    return Stage(title, random_prompts(lengths, VIRTUAL_VOCAB, seed), kv_tokens(gpu, shape), engine)
 
 
 def warm_up(stage: Stage, scheduler: Scheduler, requests: Iterable[Request]) -> None:

@@ -101,7 +101,7 @@ def test_an_interrupt_keeps_the_records_so_far(tmp_path, monkeypatch):
     ("arguments", "named"),
     [
         (["--policies", "vllm,magic"], "no policy 'magic'; choose from single"),
-        (["--virtual", "A9000"], "no virtual device 'A9000'; choose from A100"),
+        (["--virtual", "A9000"], "no virtual GPU 'A9000'; choose from A100"),
         (["--virtual-model", "GPT-9"], "no virtual model 'GPT-9'"),
         (["--model", "tiny.gguf"], "leave --model out"),
         (["--kv-tokens", "20"], "kv_tokens is 20"),

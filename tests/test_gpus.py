@@ -1,9 +1,9 @@
-"""Simulated devices cost what the real ones were measured to cost, as far as three terms can tell."""
+"""Simulated GPUs cost what the real ones were measured to cost, as far as three terms can tell."""
 
 import pytest
 
 from minillm.batch import Batch, Rectangle
-from minillm.simulator.gpus import DEVICES, ENGINE_OVERHEAD, MODEL_SHAPES, kv_tokens, pass_cost
+from minillm.simulator.gpus import ENGINE_OVERHEAD, GPUS, MODEL_SHAPES, kv_tokens, pass_cost
 
 TOKENS = (1, 64, 128, 256, 512, 1024, 2048, 4096)
 MEASURED = {
@@ -15,7 +15,7 @@ MEASURED = {
 
 @pytest.mark.parametrize(("device", "tolerance"), [("A100-80GB", 0.25), ("H100", 0.36)])
 def test_products_cost_what_was_measured(device, tolerance):
-    gpu, shape = DEVICES[device], MODEL_SHAPES["Llama-2-7B"]
+    gpu, shape = GPUS[device], MODEL_SHAPES["Llama-2-7B"]
     cost = pass_cost(gpu, shape)
     fixed = ENGINE_OVERHEAD + shape.num_layers * gpu.layer_overhead
     for tokens, milliseconds in zip(TOKENS, MEASURED[device], strict=True):
@@ -39,9 +39,9 @@ def test_shapes_have_the_published_parameters_but_for_the_embedding(shape, billi
 
 
 def test_the_cache_takes_what_the_weights_leave():
-    assert kv_tokens(DEVICES["A100-80GB"], MODEL_SHAPES["Llama-2-7B"]) == pytest.approx(112_000, rel=0.01)
+    assert kv_tokens(GPUS["A100-80GB"], MODEL_SHAPES["Llama-2-7B"]) == pytest.approx(112_000, rel=0.01)
 
 
 def test_weights_that_do_not_fit_are_refused_with_a_remedy():
-    with pytest.raises(ValueError, match=r"Llama-2-13B needs 26 GB .* choose a larger device"):
-        kv_tokens(DEVICES["RTX4090"], MODEL_SHAPES["Llama-2-13B"])
+    with pytest.raises(ValueError, match=r"Llama-2-13B needs 26 GB .* choose a larger GPU"):
+        kv_tokens(GPUS["RTX4090"], MODEL_SHAPES["Llama-2-13B"])

@@ -59,7 +59,7 @@ def compare(
     from minillm.report.agreement import agreement, unfinished
     from minillm.report.table import comparison
     from minillm.report.timeline import Timeline, legend
-    from minillm.simulator.gpus import device_named, model_shape_named
+    from minillm.simulator.gpus import gpu_named, model_shape_named
     from minillm.simulator.workload import arrival_times, build_workload, lengths_named
 
     chosen = [policy_named(name.strip()) for name in policies.split(",")]
@@ -70,7 +70,7 @@ def compare(
     if virtual is None:
         stage = real_stage(model, sizes, DEFAULT_KV_TOKENS)
     else:
-        stage = virtual_stage(device_named(virtual), model_shape_named(virtual_model), sizes, seed)
+        stage = virtual_stage(gpu_named(virtual), model_shape_named(virtual_model), sizes, seed)
     workload = build_workload(sizes, stage.prompts, arrivals)
     capacity = capacity_for(workload, stage.kv_tokens if kv_tokens is None else kv_tokens, max_num_seqs, token_budget)
 

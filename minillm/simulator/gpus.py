@@ -1,7 +1,7 @@
-"""Devices and models by name, and what a pass of one costs on the other. Everything computed from it is simulated.
+"""GPUs and models by name, and what a pass of a model costs on a GPU. Everything computed from it is simulated.
 
 Peaks are those of NVIDIA's data sheets for dense 16-bit arithmetic. What a real kernel reaches of them was fitted to
-layer times that Vidur (Agrawal et al., MLSys 2024) measured with Llama-2-7B at 1 to 4096 tokens; where a device has no
+layer times that Vidur (Agrawal et al., MLSys 2024) measured with Llama-2-7B at 1 to 4096 tokens; where a GPU has no
 such measurement, its ``source`` says what stands in for it.
 """
 
@@ -16,9 +16,17 @@ published for Llama-2-7B on one A100 (blog, 14 November 2023)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
-    """A GPU: peak FLOP/s and bytes/s, memory in bytes, the shares of both peaks that matrix products reach, and the
-    seconds per layer that norms, rotary embedding and activations take however few tokens there are."""
+class GPU:
+    """A GPU's peaks, and what a model's passes reach of them.
+
+    peak_flops       floating-point operations per second
+    peak_bandwidth   bytes per second
+    memory           bytes
+    flops_share      share of the peak that matrix products reach where arithmetic limits them
+    bandwidth_share  share of the peak that they reach where reading weights limits them
+    layer_overhead   seconds per layer for norms, rotary embedding and activations, however few tokens there are
+    source           where the shares and the overhead come from
+    """
 
     name: str
     peak_flops: float
@@ -64,15 +72,15 @@ class ModelShape:
         return 2 * self.num_layers * self.kv_heads * head_dim * self.bytes_per_weight
 
 
-DEVICES: Mapping[str, Device] = {
-    device.name: device
-    for device in (
-        Device("A100-80GB", 312e12, 2.039e12, 80e9, 0.69, 0.74, 26e-6),
-        Device("A100-40GB", 312e12, 1.555e12, 40e9, 0.69, 0.74, 26e-6, "shares of the A100 with 80 GB"),
-        Device("H100", 989e12, 3.35e12, 80e9, 0.73, 0.72, 20e-6),
-        Device("H200", 989e12, 4.8e12, 141e9, 0.73, 0.72, 20e-6, "extrapolated: shares of the H100"),
-        Device("A40", 149.7e12, 0.696e12, 48e9, 0.74, 0.66, 22e-6),
-        Device("RTX4090", 165.2e12, 1.008e12, 24e9, 1.0, 0.93, 10e-6, "fitted to LLMServingSim's kernel tables"),
+GPUS: Mapping[str, GPU] = {
+    gpu.name: gpu
+    for gpu in (
+        GPU("A100-80GB", 312e12, 2.039e12, 80e9, 0.69, 0.74, 26e-6),
+        GPU("A100-40GB", 312e12, 1.555e12, 40e9, 0.69, 0.74, 26e-6, "shares of the A100 with 80 GB"),
+        GPU("H100", 989e12, 3.35e12, 80e9, 0.73, 0.72, 20e-6),
+        GPU("H200", 989e12, 4.8e12, 141e9, 0.73, 0.72, 20e-6, "extrapolated: shares of the H100"),
+        GPU("A40", 149.7e12, 0.696e12, 48e9, 0.74, 0.66, 22e-6),
+        GPU("RTX4090", 165.2e12, 1.008e12, 24e9, 1.0, 0.93, 10e-6, "fitted to LLMServingSim's kernel tables"),
     )
 }
 
@@ -88,11 +96,11 @@ MODEL_SHAPES: Mapping[str, ModelShape] = {
 }
 
 
-def device_named(name: str) -> Device:
-    """The device of that name. Raises ValueError, with all names, when there is none."""
-    if name not in DEVICES:
-        raise ValueError(f"there is no virtual device {name!r}; choose from {', '.join(DEVICES)}")
-    return DEVICES[name]
+def gpu_named(name: str) -> GPU:
+    """The GPU of that name. Raises ValueError, with all names, when there is none."""
+    if name not in GPUS:
+        raise ValueError(f"there is no virtual GPU {name!r}; choose from {', '.join(GPUS)}")
+    return GPUS[name]
 
 
 def model_shape_named(name: str) -> ModelShape:
@@ -102,31 +110,31 @@ def model_shape_named(name: str) -> ModelShape:
     return MODEL_SHAPES[name]
 
 
-def pass_cost(device: Device, shape: ModelShape) -> ThreeTermCost:
-    """Seconds of a pass of this model on this device.
+def pass_cost(gpu: GPU, shape: ModelShape) -> ThreeTermCost:
+    """Seconds of a pass of this model on this GPU.
 
     Where reading weights and arithmetic take equally long a real pass takes longer than either: about a quarter on an
     A100 and a third on an H100, at some 130 and 300 tokens. The output head is charged for every token.
     """
     return ThreeTermCost(
-        overhead=ENGINE_OVERHEAD + shape.num_layers * device.layer_overhead,
+        overhead=ENGINE_OVERHEAD + shape.num_layers * gpu.layer_overhead,
         weight_bytes=shape.weight_bytes,
         flops_per_token=2 * shape.parameters,
         kv_bytes_per_token=shape.kv_bytes_per_token,
-        bandwidth=device.peak_bandwidth * device.bandwidth_share,
-        flops=device.peak_flops * device.flops_share,
+        bandwidth=gpu.peak_bandwidth * gpu.bandwidth_share,
+        flops=gpu.peak_flops * gpu.flops_share,
     )
 
 
-def kv_tokens(device: Device, shape: ModelShape) -> int:
+def kv_tokens(gpu: GPU, shape: ModelShape) -> int:
     """Cache places, in tokens, in what the weights leave of 90 % of the memory (vLLM's ``gpu_memory_utilization``).
 
     Raises ValueError when the weights leave nothing.
     """
-    free = 0.9 * device.memory - shape.weight_bytes
+    free = 0.9 * gpu.memory - shape.weight_bytes
     if free < shape.kv_bytes_per_token:
         raise ValueError(
             f"{shape.name} needs {shape.weight_bytes / 1e9:.0f} GB for its weights and does not fit 90 % of the "
-            f"{device.memory / 1e9:.0f} GB of {device.name}; choose a larger device or a smaller model"
+            f"{gpu.memory / 1e9:.0f} GB of {gpu.name}; choose a larger GPU or a smaller model"
         )
     return int(free // shape.kv_bytes_per_token)
