@@ -26,9 +26,9 @@ class SimulatedRunner:
 
     def submit(self, batch: Batch, now: float) -> None:
         """Enter the first stage as soon as it is free, and each next one likewise."""
-        moment = now
+        moment, stage_seconds = now, self._cost(batch) / self.depth
         for stage, free in enumerate(self._stage_free):
-            moment = max(moment, free) + self._cost(batch) / self.depth
+            moment = max(moment, free) + stage_seconds
             self._stage_free[stage] = moment
         self._in_flight.append((self._execute(batch), moment))
 
@@ -42,8 +42,10 @@ class SimulatedRunner:
 
 
 class ScriptedModel:
-    """Executes batches without a model: it emits ``filler`` tokens and, where a request's output is due to end, the
-    end-of-text token."""
+    """Executes batches without a model.
+
+    It emits ``filler`` tokens and, where a request's ``expected_output`` ends, the end-of-text token.
+    """
 
     def __init__(self, filler: int, end_of_text: int) -> None:
         self.filler = filler
