@@ -13,6 +13,8 @@ TESTS = Path(__file__).parents[2] / "tests"
 IN_PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
 """A process for each core, up to as many as a small laptop's memory holds."""
 
+_LESSON_FILE = re.compile(r"test_lesson_(\d+)_\w+\.py")
+
 
 def test(
     lesson: Annotated[int | None, typer.Option(help="Only the tests of this lesson's stage.")] = None,
@@ -44,6 +46,3 @@ def lesson_tests(folder: Path, lesson: int) -> list[Path]:
 def run_pytest(*arguments: Path | str) -> int:
     """Run pytest in a process of its own and return its exit code."""
     return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=TESTS.parent, check=False).returncode
-
-
-_LESSON_FILE = re.compile(r"test_lesson_(\d+)_\w+\.py")

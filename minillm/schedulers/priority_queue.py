@@ -137,9 +137,9 @@ class PriorityQueue:
 
     def next_deadline(self) -> float:
         """The earliest deadline of a request that has not expired; infinite for none."""
-        while self._deadlines and self._left(*self._deadlines[0][2:]):
+        while self._deadlines and self._gone(*self._deadlines[0][2:]):
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else math.inf
 
-    def _left(self, level: Level, waiting: Waiting) -> bool:
+    def _gone(self, level: Level, waiting: Waiting) -> bool:
         return level.main.get(waiting.id) is not waiting
