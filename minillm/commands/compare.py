@@ -84,8 +84,9 @@ def compare(
         show(legend(), "")
     show(comparison(summaries, f"{len(workload)} requests, {stage.title}"))
     show(unfinished(summaries))
-    found = differences(answers, workload, stage.model) if stage.model else []
+    found = []
     if stage.model:
+        found = differences(answers, workload, stage.model)
         show(agreement(found, len(answers)))
     complete = all(summary.completed == summary.requests for summary in summaries)
     raise typer.Exit(0 if complete and all(difference.near_tie for difference in found) else 1)
