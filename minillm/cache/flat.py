@@ -39,7 +39,7 @@ class PageLayout:
     slots         ``[tokens]``: block * block_size + offset of each token of this pass
     query_start   ``[sequences + 1]``: offsets of each sequence's tokens in the flat batch
     context_lens  ``[sequences]``: cached tokens including this pass's
-    block_tables  ``[sequences, blocks]``, padded with -1
+    block_tables  ``[sequences, max_blocks]``: blocks of each sequence, padded with -1
     """
 
     slots: Ints
@@ -62,7 +62,7 @@ def page_layout(starts: Ints, lengths: Ints, tables: list[list[int]], block_size
     return positions, PageLayout(slots, query_start, context_lens, block_tables)
 
 
-def sampled_rows(query_start: Ints, spans: tuple[Span, ...]) -> Ints:
+def sample_rows(query_start: Ints, spans: tuple[Span, ...]) -> Ints:
     """Rows of the flat batch whose logits are wanted, one per draw, span after span.
 
     A span's last row, n times where it samples n branches; with drafts, the row before each draft as well.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from minillm.batch import Batch, BlockMoves, BlockPairs
-from minillm.cache.flat import PageLayout, Pass, page_layout, sampled_rows
+from minillm.cache.flat import PageLayout, Pass, page_layout, sample_rows
 from minillm.cache.memory import PagedMemory
 from minillm.model.transformer import Attend, ModelConfig, causal_attention
 
@@ -45,7 +45,7 @@ class PagedCache:
         lengths = np.array([span.length for span in spans], dtype=np.int64)
         positions, layout = page_layout(starts, lengths, [s.sequence.memory for s in spans], self.block_size)
         token_ids = np.concatenate([np.array(span.token_ids, dtype=np.int64) for span in spans])
-        rows = sampled_rows(layout.query_start, spans)
+        rows = sample_rows(layout.query_start, spans)
         return Pass.from_arrays(token_ids, positions, rows, self.attend(layout))
 
     def attend(self, layout: PageLayout) -> Attend:
