@@ -12,7 +12,10 @@ CACHE_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 def check_caches(k_cache: Floats, v_cache: Floats) -> None:
-    """Keys and values ``[num_blocks, kv_heads, block_size, head_dim]`` of one shape, in float32 or float64."""
+    """Keys and values ``[num_blocks, kv_heads, block_size, head_dim]`` have one shape, in float32 or float64.
+
+    TypeError or ValueError if not.
+    """
     if k_cache.dtype not in CACHE_DTYPES:
         raise TypeError(f"the cache is {k_cache.dtype}; kernels read float32 and float64, so allocate one of these")
     if k_cache.ndim != 4 or k_cache.shape != v_cache.shape:
@@ -24,7 +27,7 @@ def check_caches(k_cache: Floats, v_cache: Floats) -> None:
 
 
 def check_like_cache(k_cache: Floats, /, **arrays: Floats) -> None:
-    """Arrays are contiguous and have the cache's dtype, in which the kernels compute."""
+    """Arrays are contiguous and of the cache's dtype, in which the kernels compute. TypeError or ValueError if not."""
     for name, array in arrays.items():
         if array.dtype != k_cache.dtype:
             raise TypeError(f"{name} is {array.dtype} and the cache {k_cache.dtype}; convert it to the cache's dtype")

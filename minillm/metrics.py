@@ -1,7 +1,7 @@
 """What a recording says about speed, waste and waiting. Reads records only.
 
 Definitions are those of vLLM's ``bench serve`` unless a docstring says otherwise. Times are in seconds on the engine's
-clock, and clients are paid when a pass has settled: a token's moment is its step's ``end``.
+clock, and clients get their tokens when a pass has settled: a token's moment is its step's ``end``.
 """
 
 from collections import defaultdict

@@ -20,6 +20,8 @@ class SamplingParams:
     stop_token_ids      token ids that end the output, kept in the token ids and left out of the text
     ignore_eos          generate past the end-of-text token
     logprobs            report this many of the likeliest tokens beside each chosen one; None reports nothing
+
+    Raises ValueError for a value outside of its range.
     """
 
     n: int = 1

@@ -26,6 +26,7 @@ LONGEST_DEFAULT_CONTEXT = 8192
 """In tokens. Some models take 128 k, whose cache alone would fill a laptop's memory: that has to be asked for."""
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in FLOAT_TYPES}
+"""The types that a model can compute in, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,14 @@ def ready(model: LanguageModel, dtype: str, device: str) -> LanguageModel:
 
 
 def dtype_named(name: str) -> torch.dtype:
-    """The type to compute in. "auto" is float32, which is fast on every CPU and exact enough that policies agree.
+    """The type to compute in. "auto" is float32, fast on every CPU and exact enough that policies agree.
 
     Products in bfloat16 by a matrix of 576 x 3072 run, against float32, at 0.6, 1.5 and 3 times the speed for 1, 16 and
     64 rows where the CPU has AMX; at 0.9, 0.6 and 0.6 with AVX512-BF16 alone; at 0.14, 0.02 and 0.01 with AVX2. (One
     Sapphire Rapids core, oneDNN held to each instruction set by ONEDNN_MAX_CPU_ISA; ``minillm doctor`` measures yours.)
     And eight bits of mantissa are few: near ties between tokens then depend on who else is in the batch.
+
+    Raises ValueError for a name that is not "auto" or in ``DTYPES``.
     """
     if name == "auto":
         return torch.float32

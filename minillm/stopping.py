@@ -95,7 +95,7 @@ def _first_match(text: str, seen: int, stops: Sequence[str]) -> tuple[int, str] 
 
 
 def _undecided(text: str, stops: Sequence[str]) -> int:
-    """Length of the longest end of the text that may yet become a stop string."""
+    """Length of the longest suffix of the text that may yet become a stop string."""
     lengths = (
         length
         for stop in stops

@@ -40,13 +40,13 @@ class BlockPool:
         return block
 
     def share(self, block: int) -> None:
-        """One more owner of a block in use."""
+        """One more owner of a block. Raises ValueError for a free one."""
         if not self._references[block]:
             raise ValueError(f"block {block} is free; only a block in use can be shared")
         self._references[block] += 1
 
     def release(self, block: int) -> None:
-        """One owner less; the last one's leaving frees the block."""
+        """One owner less; the last one to leave frees the block. Raises ValueError for a free one."""
         if not self._references[block]:
             raise ValueError(f"block {block} is free already; it was released twice")
         self._references[block] -= 1
@@ -134,11 +134,14 @@ class BlockManager:
         table.clear()
 
     def swap_out(self, tables: list[BlockTable]) -> list[tuple[int, int]]:
-        """Move tables to the host in place and return the (device, host) copies; blocks they share stay shared."""
+        """Move tables to the host in place and return the (device, host) copies; blocks they share stay shared.
+
+        Moves all of them, or raises OutOfBlocks and changes nothing.
+        """
         return _move(tables, self.device, self.host)
 
     def swap_in(self, tables: list[BlockTable]) -> list[tuple[int, int]]:
-        """Move tables back to the device in place and return the (host, device) copies."""
+        """Move tables back to the device in place and return the (host, device) copies. Raises as ``swap_out`` does."""
         return _move(tables, self.host, self.device)
 
     def free_swapped(self, table: BlockTable) -> None:

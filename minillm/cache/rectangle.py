@@ -30,12 +30,12 @@ class RectangleCache:
         self.scale = config.head_dim**-0.5
 
     def apply(self, moves: BlockMoves) -> None:
-        """A rectangle has no blocks to move."""
+        """A rectangle has no blocks to move. Raises ValueError for a batch that wants to."""
         if moves:
             raise ValueError("a padded batch asked for block moves; they need a paged cache")
 
     def lower(self, batch: Batch) -> Pass:
-        """Lay a padded batch out as its rectangle, row by row."""
+        """Lay a padded batch out as its rectangle, row by row. Raises ValueError for a ragged batch."""
         if batch.rectangle is None:
             raise ValueError("a ragged batch was given to the rectangle cache; it needs a paged cache")
         shape = batch.rectangle

@@ -36,7 +36,10 @@ def generate(
     branch: int = 0,
     eos_token_ids: frozenset[int] = frozenset(),
 ) -> Generated:
-    """Sample one branch token by token until ``max_tokens`` or a stop token. Stop strings need text: not here."""
+    """Sample one branch token by token until ``max_tokens`` or a stop token. Stop strings need text: not here.
+
+    Raises FloatingPointError where no token can be drawn.
+    """
     token_ids, rows = list(prompt_token_ids), []
     stops = set(params.stop_token_ids) | (set() if params.ignore_eos else eos_token_ids)
     for index in range(params.max_tokens):

@@ -132,7 +132,7 @@ def _draw(scores: Row, params: SamplingParams, random: float) -> int:
 
 
 def _weights(scores: Row, temperature: float) -> Row:
-    """Probabilities, in float64, over that of the likeliest token, which thus weighs 1."""
+    """Each token's probability divided by the likeliest one's, in float64: the likeliest weighs 1."""
     with np.errstate(over="ignore"):  # at a temperature near 0 all others weigh nothing
         weights: Row = np.exp((scores.astype(np.float64) - scores.max()) / temperature)
     return weights

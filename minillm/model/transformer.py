@@ -31,7 +31,10 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """The shape of a Llama-style model. Sizes are numbers of elements; ``max_context`` is in tokens."""
+    """The shape of a Llama-style model. Sizes are numbers of elements; ``max_context`` is in tokens.
+
+    Raises ValueError for heads that cannot share the key-value heads evenly, and for an odd ``head_dim``.
+    """
 
     vocab_size: int
     hidden_size: int

@@ -62,7 +62,7 @@ def _table(*headings: str) -> Table:
 
 
 def _number(value: float) -> str:
-    """Three digits that count; a dash where nothing was measured."""
+    """Three significant digits; a dash where nothing was measured."""
     if isnan(value):
         return "-"
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:#.3g}"

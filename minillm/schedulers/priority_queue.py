@@ -23,6 +23,8 @@ class QueuePolicy:
     default_timeout          longest time that a request may wait; 0 is no bound
     timeout_action           what an expired request gets: "reject" ends it, "delay" lets it wait behind all others
     allow_timeout_override   whether a request's own deadline counts where it is earlier; it never adds a timeout
+
+    Raises ValueError for a bound that is negative or infinite, and for an unknown action.
     """
 
     max_queue_size: int = 0

@@ -3,7 +3,8 @@
 Triton Inference Server concatenates the elements of an input declared with ``allow_ragged_batch`` and fills, for each
 ``batch_input`` of the model, one array of these kinds (``BatchInput`` and ``BatchOutput`` in ``model_config.proto``,
 ``backend_input_collector.cc``). Attention over a ragged batch of tokens needs the same: its ``query_start`` is the
-accumulated element count with zero.
+accumulated element count with zero. The engine's own batches take it from ``minillm.cache.flat``; these functions give
+all that Triton's models may ask for.
 
 Shapes are those of whole requests, batch dimension first; an element count is the product of all of it. Arrays are
 int32; Triton also offers them as float32.
@@ -49,7 +50,7 @@ def concatenate(inputs: Sequence[Array]) -> Array:
 def element_count(shapes: Shapes, entries: int | None = None) -> Counts:
     """BATCH_ELEMENT_COUNT ``[requests]``: how many elements each request has.
 
-    A buffer of more ``entries`` ends in zeros.
+    A buffer of more ``entries`` ends in zeros. Raises ValueError for one of too few, as the next two do.
     """
     return _fill([math.prod(shape) for shape in shapes], entries, tail=0)
 
@@ -78,7 +79,10 @@ def max_element_count_as_shape(shapes: Shapes) -> Counts:
 
 
 def item_shape(shapes: Shapes) -> Counts:
-    """BATCH_ITEM_SHAPE ``[items, rank - 1]``: the shape of each item of each request, without the batch dimension."""
+    """BATCH_ITEM_SHAPE ``[items, rank - 1]``: the shape of each item of each request, without the batch dimension.
+
+    Raises ValueError for inputs of unequal ranks.
+    """
     ranks = {len(shape) for shape in shapes}
     if len(ranks) != 1:
         raise ValueError(f"the inputs have ranks {sorted(ranks)}; item shapes need one rank for all requests")
@@ -91,7 +95,10 @@ def item_shape_flatten(shapes: Shapes) -> Counts:
 
 
 def scatter_with_input_shape(output: Array, shapes: Shapes) -> list[Array]:
-    """BATCH_SCATTER_WITH_INPUT_SHAPE: the flat output ``[elements]`` as one array per request, shaped as its input."""
+    """BATCH_SCATTER_WITH_INPUT_SHAPE: the flat output ``[elements]`` as one array per request, shaped as its input.
+
+    Raises ValueError for an output of another size than the inputs.
+    """
     ends = accumulated_element_count(shapes)
     if output.size != ends[-1]:
         raise ValueError(f"the output has {output.size} elements and the inputs {ends[-1]}; they must be equal")

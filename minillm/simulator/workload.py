@@ -20,7 +20,7 @@ Prompts = Sequence[tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """How long a request is: tokens of its prompt, and tokens that it generates."""
+    """How long a request is: tokens of its prompt, and tokens that it generates. Raises ValueError for less than 1."""
 
     prompt_tokens: int
     output_tokens: int
@@ -123,7 +123,7 @@ def lengths_named(kind: str, count: int, prompt_tokens: int, output_tokens: int,
 
 
 def random_prompts(lengths: Iterable[Length], vocab_size: int, seed: int) -> Prompts:
-    """Prompts of random token ids, for models that nobody reads."""
+    """Prompts of random token ids, for models whose outputs nobody reads."""
     random = np.random.default_rng(seed)
     return [tuple(random.integers(vocab_size, size=length.prompt_tokens).tolist()) for length in lengths]
 
