@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch.nn import functional as F
 
-from minillm.bench.stopwatch import median_seconds
+from minillm.bench.stopwatch import alternating_medians
 
 INPUTS, OUTPUTS = 576, 3072  # gate and up of SmolLM2-135M
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -24,15 +24,15 @@ class LinearTimes:
 
 
 def measure(rows: Sequence[int] = ROWS) -> Iterator[LinearTimes]:
-    """One measurement per batch size; the layouts alternate within the same run."""
+    """One measurement per batch size, in which the products take turns."""
     weight = torch.randn(OUTPUTS, INPUTS)
     transposed = weight.T.contiguous()
     half = transposed.bfloat16()
     for count in rows:
         x = torch.randn(count, INPUTS)
-        yield LinearTimes(
-            count,
-            median_seconds(partial(F.linear, x, weight)),
-            median_seconds(partial(torch.matmul, x, transposed)),
-            median_seconds(partial(torch.matmul, x.bfloat16(), half)),
+        products = (
+            partial(F.linear, x, weight),
+            partial(torch.matmul, x, transposed),
+            partial(torch.matmul, x.bfloat16(), half),
         )
+        yield LinearTimes(count, *alternating_medians(products))
