@@ -218,7 +218,10 @@ class Engine:
         self._idle_ticks = 0
 
     def _tick(self, flight: _Flight) -> None:
-        """A step that runs nothing is recorded, and too many in a row that also end nobody are no progress."""
+        """Record a step that runs nothing. Raises ``Stuck`` after too many in a row that end nobody either.
+
+        Such a step may reset one sequence. Once all have been reset somebody must run; twice as many is no progress.
+        """
         self._idle_ticks = 0 if flight.delivered else self._idle_ticks + 1
         if self._idle_ticks > 2 * flight.load.queued:
             raise Stuck(f"{self._idle_ticks} steps in a row ran nothing while {len(self._branches)} requests wait")

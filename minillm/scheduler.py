@@ -56,7 +56,7 @@ class Scheduler(Protocol):
         ...
 
     def schedule(self, now: float) -> Batch | None:
-        """The next pass, or None when there is nothing to do. It may hold no sequence that is in flight."""
+        """The next pass, or None when there is nothing to do. It holds no sequence that is in flight."""
         ...
 
     def wake_at(self, now: float) -> float | None:

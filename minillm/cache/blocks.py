@@ -17,7 +17,10 @@ class OutOfBlocks(Exception):
 
 
 class BlockPool:
-    """Blocks ``0 .. num_blocks - 1`` with a reference count each; the block freed last is handed out first."""
+    """Blocks ``0 .. num_blocks - 1`` with a reference count each; the block freed last is handed out first.
+
+    Raises ValueError for a negative number of blocks.
+    """
 
     def __init__(self, num_blocks: int) -> None:
         if num_blocks < 0:
@@ -67,7 +70,10 @@ class BlockPool:
 
 
 class BlockManager:
-    """Block tables over a pool on the device, and a second pool on the host to swap out to."""
+    """Block tables over a pool on the device, and a second pool on the host to swap out to.
+
+    Raises ValueError for a ``block_size`` below 1.
+    """
 
     def __init__(self, num_blocks: int, block_size: int, swap_blocks: int = 0) -> None:
         if block_size < 1:

@@ -17,7 +17,8 @@ from minillm.model.transformer import Attend, ModelConfig, causal_attention
 class PagedCache:
     """Keys and values ``[layers, num_blocks, kv_heads, block_size, head_dim]``, on the device and swapped out.
 
-    ``fill`` is what a fresh block holds. Nothing ever reads it: tests fill with NaN to prove that.
+    ``fill`` is what a fresh block holds. Nothing ever reads it: tests fill with NaN to prove that. Raises ValueError
+    for a dtype other than float32 and float64.
     """
 
     def __init__(self, config: ModelConfig, memory: PagedMemory, dtype: torch.dtype, fill: float = 0.0) -> None:

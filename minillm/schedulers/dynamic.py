@@ -50,7 +50,8 @@ class Dynamic(RunToCompletion):
     """Batches of a preferred size at once, others when the oldest has waited ``max_queue_delay`` seconds.
 
     ``preferred_batch_sizes`` is empty for ``max_batch_size`` alone. ``queue_policies`` has one entry per priority
-    level, the most urgent first; a level that is full refuses with the code "queue_full".
+    level, the most urgent first; a level that is full refuses with the code "queue_full". Raises ValueError for a
+    preferred size above ``max_batch_size``, and for a delay that is negative or infinite.
     """
 
     def __init__(

@@ -50,7 +50,8 @@ class Orca:
     """At most ``max_bs`` sequences a pass, on ``n_slots`` cache slots of one token each.
 
     Slots are cells of a paged cache with blocks of one token: a reservation is a count, not a place. A request that
-    reserves more than ``n_slots`` is refused; Algorithm 1 would let it block everyone behind it for ever.
+    reserves more than ``n_slots`` is refused; Algorithm 1 would let it block everyone behind it for ever. Raises
+    ValueError for a size below 1.
     """
 
     def __init__(self, max_bs: int, n_slots: int, reservation: Reservation = reserve_exact) -> None:

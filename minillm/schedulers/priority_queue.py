@@ -84,7 +84,8 @@ class PriorityQueue:
     """Levels 1, 2, ... of falling urgency, one per policy; first come, first served within a level.
 
     A request of priority 0, or of one that does not exist, goes to the ``default_level``. Iterating yields requests
-    in the order in which they are served: level by level, in each the delayed ones last.
+    in the order in which they are served: level by level, in each the delayed ones last. Raises ValueError for a
+    default level that does not exist.
     """
 
     def __init__(self, policies: Collection[QueuePolicy] = (QueuePolicy(),), default_level: int = 1) -> None:

@@ -21,7 +21,8 @@ class RunToCompletion(ABC):
     """Padded batches on a rectangle of ``max_batch_size`` rows and ``columns`` tokens.
 
     A batch is padded to its longest prompt and needs ``longest prompt + largest max_tokens`` columns. Subclasses own
-    the queue (``waiting``, ``enqueue``, ``withdraw``) and say who goes next (``form``).
+    the queue (``waiting``, ``enqueue``, ``withdraw``) and say who goes next (``form``). Raises ValueError for a size
+    below 1.
     """
 
     waiting: Sized

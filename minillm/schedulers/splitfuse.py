@@ -25,7 +25,8 @@ from minillm.sequence import Sequence, Status, independent_branches
 class SplitFuse:
     """At most ``token_budget`` tokens and ``max_num_seqs`` sequences a pass.
 
-    Decodes keep the order in which they emitted. The rest of a split prompt goes before all other prompts.
+    Decodes keep the order in which they emitted. The rest of a split prompt goes before all other prompts. Raises
+    ValueError for a size below 1.
     """
 
     def __init__(self, memory: PagedMemory, token_budget: int = 768, max_num_seqs: int = 512) -> None:

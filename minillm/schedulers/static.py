@@ -36,6 +36,7 @@ class NaiveStatic(Static):
 
     A server that does not watch for ends computes each batch up to the largest output length of the whole workload
     (Anyscale, "How continuous batching enables 23x throughput in LLM inference", 2023, naive static batching).
+    Raises ValueError for a size below 1.
     """
 
     def __init__(self, max_batch_size: int, columns: int, passes_per_batch: int) -> None:

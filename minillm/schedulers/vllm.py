@@ -85,8 +85,9 @@ class _Plan:
 class VLLM:
     """Waiting, running and swapped groups over one block manager; prompts go first, and a pass never mixes them.
 
-    ``watermark`` blocks stay free at admission, ``max_num_seqs`` sequences run at once, and a prompt pass holds at
-    most ``max_num_batched_tokens`` and ``max_paddings`` tokens, counted as if padded to its longest prompt.
+    ``watermark`` blocks stay free at admission, ``max_num_seqs`` sequences run at once, and a prompt pass, counted as
+    if padded to its longest prompt, holds at most ``max_num_batched_tokens`` tokens, ``max_paddings`` of them padding.
+    Raises ValueError for a limit that would let nothing run.
     """
 
     def __init__(
