@@ -121,7 +121,7 @@ def logits_token_by_token(model, token_ids):
     heads, half = TINY.num_heads, TINY.head_dim // 2
     stream = [weights["embedding"][token_id] for token_id in token_ids]
     for layer in range(TINY.num_layers):
-        own = {name.removeprefix(f"blocks.{layer}."): weight for name, weight in weights.items()}
+        own = {name.removeprefix(f"layers.{layer}."): weight for name, weight in weights.items()}
         keys, values = [], []
         for position, x in enumerate(stream):
             rows = (normed(x, own["attention_norm"]) @ own["attention.qkv"]).reshape(-1, TINY.head_dim)

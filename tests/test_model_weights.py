@@ -287,7 +287,7 @@ class TestGGUF:
         shape = gguf.quant_shape_to_byte_shape((96, 256), kind)
         data = np.random.default_rng(3).integers(0, 0x3C, shape, np.uint8)  # any two of these are a finite float16
         path = write_gguf(tmp_path / "model.gguf", config, tensors={"blk.1.ffn_down.weight": (data, kind)})
-        down = load_model(path, torch.float32, CPU).blocks[1].feed_forward.down.weight
+        down = load_model(path, torch.float32, CPU).layers[1].feed_forward.down.weight
         expected = torch.from_numpy(gguf.dequantize(data, kind))
         assert expected.unique().numel() > 2
         assert torch.equal(down.T, expected)
@@ -316,7 +316,7 @@ class TestTypesAndDefaults:
         assert {tensor.dtype for tensor in [*model.parameters(), *model.buffers()]} == {dtype}
         assert torch.get_default_dtype() is torch.float32
         expected = random_state(CONFIG)["model.layers.1.mlp.down_proj.weight"].to(dtype)
-        assert torch.equal(model.blocks[1].feed_forward.down.weight.T, expected)
+        assert torch.equal(model.layers[1].feed_forward.down.weight.T, expected)
 
     def test_another_type_is_refused(self, tmp_path):
         with pytest.raises(ModelError, match=r"cannot compute in torch\.int8: choose one of float64, float32, "):

@@ -104,7 +104,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x ``[tokens, hidden]``, normalised over the last dimension."""
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.weight
 
 
 class Attention(nn.Module):
@@ -140,8 +140,8 @@ class FeedForward(nn.Module):
         return projected
 
 
-class Block(nn.Module):
-    """One decoder layer: attention and feed-forward, each on a normalised residual stream."""
+class DecoderLayer(nn.Module):
+    """Attention and feed-forward, each on a normalised residual stream."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size), requires_grad=False)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
         self.head = None if config.tie_embeddings else Linear(config.hidden_size, config.vocab_size)
         angles = torch.outer(torch.arange(config.max_context, dtype=torch.float64), inverse_frequencies(config))
@@ -183,8 +183,8 @@ class Transformer(nn.Module):
         """token_ids, positions ``[tokens]`` (int64) to hidden states ``[tokens, hidden]``."""
         x = self.embedding[token_ids]
         cos, sin = self.cos[positions], self.sin[positions]
-        for layer, block in enumerate(self.blocks):
-            x = block(x, cos, sin, layer, attend)
+        for index, layer in enumerate(self.layers):
+            x = layer(x, cos, sin, index, attend)
         hidden: Tensor = self.norm(x)
         return hidden
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from minillm.model.checkpoint import FLOAT_TYPES, Checkpoint, ModelError
 from minillm.model.gguf_checkpoint import open_gguf
 from minillm.model.hugging_face_checkpoint import open_hugging_face
-from minillm.model.transformer import Block, ModelConfig, Transformer
+from minillm.model.transformer import DecoderLayer, ModelConfig, Transformer
 
 
 def default_model_path() -> Path:
@@ -82,23 +82,23 @@ def _places(model: Transformer, names: Mapping[str, str]) -> dict[str, Tensor]:
     places: dict[str, Tensor] = {names["embedding"]: model.embedding, names["norm"]: model.norm.weight}
     if model.head is not None:
         places[names["head"]] = model.head.weight.T
-    for layer, block in enumerate(model.blocks):
-        for part, place in _block_places(cast(Block, block)).items():
-            places[names[part].format(layer=layer)] = place
+    for index, layer in enumerate(model.layers):
+        for part, place in _layer_places(cast(DecoderLayer, layer)).items():
+            places[names[part].format(layer=index)] = place
     return places
 
 
-def _block_places(block: Block) -> dict[str, Tensor]:
-    attention, feed_forward = block.attention, block.feed_forward
+def _layer_places(layer: DecoderLayer) -> dict[str, Tensor]:
+    attention, feed_forward = layer.attention, layer.feed_forward
     q, k, v = torch.split(attention.qkv.weight.T, [heads * attention.head_dim for heads in attention.heads])
     gate, up = feed_forward.gate_up.weight.T.chunk(2)
     return {
-        "attention_norm": block.attention_norm.weight,
+        "attention_norm": layer.attention_norm.weight,
         "q": q,
         "k": k,
         "v": v,
         "out": attention.out.weight.T,
-        "feed_forward_norm": block.feed_forward_norm.weight,
+        "feed_forward_norm": layer.feed_forward_norm.weight,
         "gate": gate,
         "up": up,
         "down": feed_forward.down.weight.T,
