@@ -86,8 +86,9 @@ class Request:
     """One request as the scheduler and the engine see it.
 
     ``arrival`` and ``deadline`` are in seconds on the engine's clock. A smaller ``priority`` is more urgent; 0 means
-    the policy's default. ``expected_output`` (tokens) is read only by the simulated model and by Orca's Oracle and Pow2
-    reservations: a real server cannot know it.
+    the policy's default. ``session`` names the conversation that a request continues, and ``cache_salt`` whose prefixes
+    it may share: for policies that keep caches beyond a request. ``expected_output`` (tokens) is read only by the
+    simulated model and by Orca's Oracle and Pow2 reservations: a real server cannot know it.
     """
 
     id: str
@@ -96,4 +97,6 @@ class Request:
     arrival: float = 0.0
     priority: int = 0
     deadline: float | None = None
+    session: str | None = None
+    cache_salt: str | None = None
     expected_output: int | None = None

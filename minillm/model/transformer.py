@@ -119,8 +119,10 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, layer: int, attend: Attend) -> Tensor:
         """x ``[tokens, hidden]``; cos, sin ``[tokens, 1, head_dim / 2]``; result ``[tokens, hidden]``."""
-        q, k, v = self.qkv(x).view(len(x), -1, self.head_dim).split(self.heads, dim=1)
-        attended = attend(layer, rotate(q, cos, sin), rotate(k, cos, sin), v)  # [tokens, heads, head_dim]
+        heads, kv_heads, _ = self.heads
+        qk, v = self.qkv(x).view(len(x), -1, self.head_dim).split((heads + kv_heads, kv_heads), dim=1)
+        q, k = rotate(qk, cos, sin).split((heads, kv_heads), dim=1)
+        attended = attend(layer, q, k, v)  # [tokens, heads, head_dim]
         projected: Tensor = self.out(attended.reshape(len(x), -1))
         return projected
 
