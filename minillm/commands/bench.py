@@ -11,6 +11,9 @@ from rich.table import Table
 
 Measurement = TypeVar("Measurement")
 
+CHUNKS = ((64, 64), (64, 1024), (256, 256), (512, 512), (512, 4096))
+"""Rows of a prompt's chunk, and the context up to its end."""
+
 app = typer.Typer(help="Measure the parts that have to be fast, both sides of each comparison in one run.")
 
 
@@ -55,6 +58,31 @@ def linear() -> None:
     ]
     header = ("rows", "inputs x outputs, us", "outputs x inputs", "bfloat16")
     show(_table("Time of one product, and that of the others relative to it", header, rows))
+
+
+@app.command()
+def attention(
+    *,
+    sequences: Annotated[int, typer.Option(min=1, help="Sequences that decode.")] = 64,
+    context: Annotated[int, typer.Option(min=1, help="Cached tokens of each.")] = 8192,
+) -> None:
+    """Paged attention: decode against a sum over the same memory, prompt chunks against torch's attention."""
+    from minillm.bench.attention import measure_decode, measure_prefill
+    from minillm.serving import share_threads
+
+    share_threads()
+    decode = measure_decode(sequences, context)
+    share = "too small to tell" if decode.share_of_sum is None else f"{decode.share_of_sum:.0%}"
+    decoded = (f"{sequences} x {context}", f"{decode.kv_bytes / 2**20:.0f}", f"{decode.gigabytes_per_s:.1f}", share)
+    header = ("sequences x context", "K and V, MiB", "GB/s", "of a sum's speed")
+    show(_table(f"Decode, {decode.threads} threads", header, [decoded]))
+    chunks = [measure_prefill(*shape) for shape in _tracked(CHUNKS, len(CHUNKS), "prompt chunks")]
+    rows = [
+        (f"{each.rows} of {each.context}", f"{each.attention_seconds * 1e3:.2f}", f"{each.speed_against_torch:.2f}")
+        for each in chunks
+    ]
+    header = ("rows of context", "time, ms", "speed against torch")
+    show(_table("Prompt chunks; torch is given its keys and values in one piece", header, rows))
 
 
 def _tracked(measurements: Iterable[Measurement], total: int, what: str) -> Iterable[Measurement]:

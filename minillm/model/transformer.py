@@ -121,7 +121,7 @@ class Attention(nn.Module):
         """x ``[tokens, hidden]``; cos, sin ``[tokens, 1, head_dim / 2]``; result ``[tokens, hidden]``."""
         heads, kv_heads, _ = self.heads
         qk, v = self.qkv(x).view(len(x), -1, self.head_dim).split((heads + kv_heads, kv_heads), dim=1)
-        q, k = rotate(qk, cos, sin).split((heads, kv_heads), dim=1)
+        q, k = torch.split(rotate(qk, cos, sin), [heads, kv_heads], dim=1)
         attended = attend(layer, q, k, v)  # [tokens, heads, head_dim]
         projected: Tensor = self.out(attended.reshape(len(x), -1))
         return projected
