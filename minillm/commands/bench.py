@@ -74,15 +74,15 @@ def attention(
     decode = measure_decode(sequences, context)
     share = "too small to tell" if decode.share_of_sum is None else f"{decode.share_of_sum:.0%}"
     decoded = (f"{sequences} x {context}", f"{decode.kv_bytes / 2**20:.0f}", f"{decode.gigabytes_per_s:.1f}", share)
-    header = ("sequences x context", "K and V, MiB", "GB/s", "of a sum's speed")
-    show(_table(f"Decode, {decode.threads} threads", header, [decoded]))
+    decode_header = ("sequences x context", "K and V, MiB", "GB/s", "of a sum's speed")
+    show(_table(f"Decode, {decode.threads} threads", decode_header, [decoded]))
     chunks = [measure_prefill(*shape) for shape in _tracked(CHUNKS, len(CHUNKS), "prompt chunks")]
     rows = [
         (f"{each.rows} of {each.context}", f"{each.attention_seconds * 1e3:.2f}", f"{each.speed_against_torch:.2f}")
         for each in chunks
     ]
     header = ("rows of context", "time, ms", "speed against torch")
-    show(_table("Prompt chunks; torch is given its keys and values in one piece", header, rows))
+    show(_table("Prompt chunks (torch reads keys and values in one piece)", header, rows))
 
 
 def _tracked(measurements: Iterable[Measurement], total: int, what: str) -> Iterable[Measurement]:
