@@ -209,12 +209,11 @@ def attend(
 def locate(block_table: Ints, begin: int, end: int, kv_head: int, kv_heads: int, block_size: int) -> Ints:
     """Where positions ``[begin, end)`` lie: rows ``[end - begin]`` of the cache seen as ``[rows, head_dim]``."""
     key_rows = np.empty(end - begin, np.int64)
-    block, offset = begin // block_size, begin % block_size
-    for j in range(end - begin):
-        key_rows[j] = (block_table[block] * kv_heads + kv_head) * block_size + offset
-        offset += 1
-        if offset == block_size:
-            block, offset = block + 1, 0
+    for block in range(begin // block_size, (end + block_size - 1) // block_size):
+        first_position = block * block_size
+        first_row = (block_table[block] * kv_heads + kv_head) * block_size
+        for position in range(max(begin, first_position), min(end, first_position + block_size)):
+            key_rows[position - begin] = first_row + position - first_position
     return key_rows
 
 
@@ -352,14 +351,15 @@ def combine(partial: Floats, log_sums: Floats, out: Floats) -> None:
 def exp(x: float) -> float:
     """``e^x`` for x <= 0, to half a unit in the last place of 1, by arithmetic that becomes vector instructions.
 
-    ``e^x = 2^n e^r`` with n the integer nearest to ``x / ln 2``; e^r is summed as a Taylor series.
+    ``e^x = 2^n e^r`` with n the integer nearest to ``x / ln 2``; e^r is the Taylor series, as far as it counts.
     """
     real = type(x)
     x = real(-700) if x < -700 else x  # there 2^n is still a normal float64
     n = np.floor(x * real(1 / math.log(2)) + real(0.5))
     r = x - n * real(math.log(2))
+    terms = 7 if np.finfo(real).eps > 1e-10 else 13  # r is at most ln 2 / 2
     series = real(1)
-    for term in range(13, 0, -1):
+    for term in range(terms, 0, -1):
         series = real(1) + series * r * real(1 / term)
     exponent_bits = (np.int64(np.int32(n)) + 1023) << 52
     return series * real(np.int64(exponent_bits).view(np.float64))
