@@ -198,11 +198,10 @@ def attend(
         rescale(scores, visible, new_maximum, maximum, total, summed)
         accumulate(scores, values, tile, visible, summed, keys, next_tile)
     for i in range(vectors):
-        if total[i] != 0:
-            token, head = item.token + i // group, item.kv_head * group + i % group
-            log_sums[item.part, token, head] = maximum[i] + math.log(total[i])
-            for d in range(head_dim):
-                partial[item.part, token, head, d] = summed[i, d] / total[i]
+        token, head = item.token + i // group, item.kv_head * group + i % group
+        log_sums[item.part, token, head] = maximum[i] + math.log(total[i])  # -inf where nothing of this part is visible
+        for d in range(head_dim):
+            partial[item.part, token, head, d] = summed[i, d] / total[i]
 
 
 @compiled
