@@ -27,7 +27,7 @@ DEFAULT_KV_TOKENS = 1024
 def compare(
     *,
     policies: Annotated[str, typer.Option(help="Names of policies, separated by commas.")] = DEFAULT_POLICIES,
-    requests: Annotated[int, typer.Option(min=1, help="Number of requests.")] = 64,
+    requests: Annotated[int, typer.Option(min=1, help="Number of requests.")] = 48,
     lengths: Annotated[
         str, typer.Option(help="lognormal, fixed, or a CSV or JSONL file of prompt_tokens and output_tokens.")
     ] = "lognormal",
