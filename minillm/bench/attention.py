@@ -101,7 +101,10 @@ def paged_case(context_lens: list[int], rows: list[int]) -> tuple[Callable[[], N
     blocks = -(-np.array(context_lens) // BLOCK_SIZE)
     block_tables = np.zeros((len(blocks), blocks.max()), dtype=np.int64)
     block_tables[np.arange(blocks.max()) < blocks[:, None]] = rng.permutation(blocks.sum())
-    k_cache, v_cache = (torch.empty(blocks.sum(), KV_HEADS, BLOCK_SIZE, HEAD_DIM).normal_().numpy() for _ in "kv")
+    k_cache, v_cache = (
+        torch.from_numpy(np.empty((blocks.sum(), KV_HEADS, BLOCK_SIZE, HEAD_DIM), np.float32)).normal_().numpy()
+        for _ in "kv"
+    )
     q = rng.standard_normal((sum(rows), HEADS, HEAD_DIM), dtype=np.float32)
     layout = (block_tables, np.array(context_lens), np.concatenate(([0], np.cumsum(rows))))
     return partial(paged_attention, q, k_cache, v_cache, *layout, HEAD_DIM**-0.5, np.empty_like(q)), k_cache, v_cache
