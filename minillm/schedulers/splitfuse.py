@@ -48,7 +48,7 @@ class SplitFuse:
             self.prompts.append(sequence)
 
     def schedule(self, now: float) -> Batch | None:
-        """One fused pass; or, if nobody can run, one reset."""
+        """One fused pass: decodes, then prompts. If nobody can run and no pass is computing, a tick that resets one."""
         spans = self._take_decodes()
         self._take_prompts(spans)
         if spans:
@@ -60,7 +60,10 @@ class SplitFuse:
         return Batch(events=(self._reset(),))
 
     def _take_decodes(self) -> list[Span]:
-        """A decode whose last block is full is passed over when no block is free; later ones may still have room."""
+        """A token for each decode, in order, as far as budget and cap go, whether or not all of these can run.
+
+        One whose last block is full is passed over when no block is free; later ones may still have room.
+        """
         taken: dict[Sequence, Span] = {}
         for sequence in islice(self.decodes, min(self.max_num_seqs, self.token_budget)):
             start, end = sequence.computed, sequence.computed + 1
@@ -71,7 +74,9 @@ class SplitFuse:
         return list(taken.values())
 
     def _take_prompts(self, spans: list[Span]) -> None:
-        """In order, while the whole rest of a prompt has blocks; the budget cuts the last one.
+        """Add prompts to ``spans``, in order, while the whole rest of each has blocks; the budget cuts the last one.
+
+        Only the piece that is computed takes its blocks; what is cut off may find them taken.
 
         A rest of one token that has no block is passed over; a longer one stops the queue. So does a whole prompt of
         one token, where upstream looks on: no block is free then, and nobody behind it has one of their own.

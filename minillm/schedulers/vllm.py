@@ -68,8 +68,11 @@ class Group:
 
 
 @dataclass(slots=True)
-class _Plan:
-    """What one call of ``schedule`` has decided so far."""
+class Plan:
+    """What one call of ``schedule`` has decided so far.
+
+    ``swap_out`` are (device, host) pairs of blocks, ``swap_in`` (host, device) and ``copies`` (device, device) pairs.
+    """
 
     spans: list[Span] = field(default_factory=list)
     swap_out: list[tuple[int, int]] = field(default_factory=list)
@@ -78,6 +81,7 @@ class _Plan:
     events: list[Event] = field(default_factory=list)
 
     def batch(self) -> Batch | None:
+        """The pass; None if nothing was decided."""
         moves = BlockMoves(tuple(self.swap_out), tuple(self.swap_in), tuple(self.copies))
         return Batch(tuple(self.spans), moves=moves, events=tuple(self.events)) if self.spans or self.events else None
 
@@ -132,8 +136,11 @@ class VLLM:
         return shared + request.params.n * (blocks - shared + 1)
 
     def schedule(self, now: float) -> Batch | None:
-        """Prompts if any can be admitted; else a token for all who run and, if nobody was preempted, swap in."""
-        plan = _Plan()
+        """Prompts if any can be admitted; else a token for all who run and, if nobody was preempted, swap in.
+
+        No prompt is admitted while a group is swapped out, for the group was there first.
+        """
+        plan = Plan()
         if not self.swapped:
             self._admit_prompts(plan)
         if not plan.spans:
@@ -142,29 +149,46 @@ class VLLM:
                 self._swap_in(plan)
         return plan.batch()
 
-    def _admit_prompts(self, plan: _Plan) -> None:
+    def _admit_prompts(self, plan: Plan) -> None:
+        """Let groups of ``waiting`` run, first come, first served, until one does not fit.
+
+        Each gets the blocks of its prompt, and a span that computes all of it. After a preemption that is the client's
+        prompt and what was generated.
+        """
         lengths: list[int] = []
         seats = sum(group.seats for group in self.running)
         while self.waiting:
             group = self.waiting[0]
-            sequence = group.sequences[0]
+            (sequence,) = group.sequences
             lengths.append(sequence.uncomputed)
-            padded = len(lengths) * max(lengths)
             seats += group.seats
-            if (
-                self.blocks.num_free - self.blocks.blocks_for(lengths[-1]) < self.watermark
-                or padded > self.max_num_batched_tokens
-                or padded - sum(lengths) > self.max_paddings
-                or seats > self.max_num_seqs
-            ):
+            if seats > self.max_num_seqs or not self._fits(lengths):
                 break
             self.running.append(self.waiting.popleft())
             sequence.memory = self.blocks.allocate(lengths[-1])
             sequence.status = Status.RUNNING
             plan.spans.append(next_span(sequence))
 
-    def _decode(self, plan: _Plan) -> None:
-        """Oldest first; one that lacks blocks takes them from the latest arrival, in the end from itself."""
+    def _fits(self, lengths: list[int]) -> bool:
+        """Whether the last of a pass's prompts, given their lengths in tokens, can be added to those before it.
+
+        Only the last still needs its blocks, and must leave ``watermark`` of them free. The pass is counted as if
+        padded to its longest prompt.
+        """
+        free = self.blocks.num_free - self.blocks.blocks_for(lengths[-1])
+        padded = len(lengths) * max(lengths)
+        return (
+            free >= self.watermark
+            and padded <= self.max_num_batched_tokens
+            and padded - sum(lengths) <= self.max_paddings
+        )
+
+    def _decode(self, plan: Plan) -> None:
+        """A token for each group that is not in flight, oldest first.
+
+        A group goes on if a block is free for each of its sequences, whatever room their last ones have. Until then
+        the latest arrival among those still without a token is preempted, in the end the group itself.
+        """
         queue = deque(sorted((g for g in self.running if not g.in_flight), key=lambda group: group.order))
         while queue:
             group = queue.popleft()
@@ -175,12 +199,14 @@ class VLLM:
             else:
                 self._append_token(group, plan)
 
-    def _append_token(self, group: Group, plan: _Plan) -> None:
+    def _append_token(self, group: Group, plan: Plan) -> None:
+        """Make room for the newest token of each sequence, copying a last block that is shared, and plan its span."""
         for sequence in group.sequences:
             plan.copies += self.blocks.append(sequence.memory, sequence.computed, len(sequence.token_ids))
             plan.spans.append(next_span(sequence))
 
-    def _preempt(self, group: Group, plan: _Plan) -> None:
+    def _preempt(self, group: Group, plan: Plan) -> None:
+        """Stop a running group. One unfinished sequence is recomputed later; several are swapped out, if all fit."""
         self.running.remove(group)
         if group.seats == 1:
             self._recompute_later(group, plan)
@@ -189,7 +215,8 @@ class VLLM:
         else:
             self._fail(group, plan)
 
-    def _recompute_later(self, group: Group, plan: _Plan) -> None:
+    def _recompute_later(self, group: Group, plan: Plan) -> None:
+        """Let the only sequence wait, in order of arrival, without its blocks: its tokens stay, to be computed anew."""
         (sequence,) = group.sequences
         self.blocks.free(sequence.memory)
         sequence.computed, sequence.status = 0, Status.WAITING
@@ -197,13 +224,14 @@ class VLLM:
         self.waiting.insert(sum(1 for _ in earlier), group)
         plan.events.append(Event("preempted", sequence))
 
-    def _swap_out(self, group: Group, plan: _Plan) -> None:
+    def _swap_out(self, group: Group, plan: Plan) -> None:
+        """Move all of a group's blocks to the host, shared ones once, and record an event for each sequence."""
         plan.swap_out += self.blocks.swap_out(group.tables)
         move_to(Status.SWAPPED, group.sequences)
         self.swapped.append(group)
         plan.events += [Event("swapped out", sequence) for sequence in group.sequences]
 
-    def _fail(self, group: Group, plan: _Plan) -> None:
+    def _fail(self, group: Group, plan: Plan) -> None:
         for sequence in group.sequences:
             self.blocks.free(sequence.memory)
             sequence.finish_reason, sequence.status = "error", Status.FINISHED
@@ -211,7 +239,11 @@ class VLLM:
                 Event("failed", sequence, "preempted, and the swap space is too small; raise swap_blocks")
             )
 
-    def _swap_in(self, plan: _Plan) -> None:
+    def _swap_in(self, plan: Plan) -> None:
+        """Bring groups back, in order of arrival, until one does not fit; each gets a token at once.
+
+        One fits if its blocks and one more for each sequence leave ``watermark`` blocks free, and it has its seats.
+        """
         self.swapped.sort(key=lambda group: group.order)
         seats = sum(group.seats for group in self.running)
         while self.swapped:
@@ -246,6 +278,7 @@ class VLLM:
         return sequences
 
     def _drop(self, sequence: Sequence, group: Group) -> None:
+        """Take a sequence out, with its blocks, and its group when it was the last of it."""
         self.blocks.free(sequence.memory)
         group.sequences.remove(sequence)
         if not group.sequences:
