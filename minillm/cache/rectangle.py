@@ -5,15 +5,17 @@ same column and each pass writes one rectangle. Padding and held rows are really
 static batching pays, and which later policies avoid.
 """
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from minillm.batch import Batch, BlockMoves, Rectangle
-from minillm.cache.flat import Pass
+from minillm.cache.flat import Ints, Pass
 from minillm.cache.memory import RectangleMemory
-from minillm.model.transformer import Attend, ModelConfig
+from minillm.model.transformer import ModelConfig
 
 PAD_TOKEN = 0
 
@@ -35,39 +37,73 @@ class RectangleCache:
             raise ValueError("a padded batch asked for block moves; they need a paged cache")
 
     def lower(self, batch: Batch) -> Pass:
-        """Lay a padded batch out as its rectangle, row by row. Raises ValueError for a ragged batch."""
+        """Lay a padded batch out as its rectangle, row by row. Raises ValueError for a ragged batch.
+
+        Each span stands at the right end of its sequence's row. Positions count from a sequence's first token; padding
+        has position 0.
+        """
         if batch.rectangle is None:
             raise ValueError("a ragged batch was given to the rectangle cache; it needs a paged cache")
         shape = batch.rectangle
+        padding = left_padding(batch, shape.rows)
         token_ids = np.full((shape.rows, shape.width), PAD_TOKEN, dtype=np.int64)
-        padding = np.zeros((shape.rows, 1), dtype=np.int64)
         for span in batch.spans:
             token_ids[span.sequence.memory.index, shape.width - span.length :] = span.token_ids
-        for sequence in (*(span.sequence for span in batch.spans), *batch.held):
-            padding[sequence.memory.index] = sequence.memory.padding
         columns = np.arange(shape.context - shape.width, shape.context)
         positions = np.maximum(columns - padding, 0)
-        rows = np.array([s.sequence.memory.index for s in batch.spans if s.samples], dtype=np.int64)
-        attend = self._attend(shape, torch.from_numpy(padding))
+        rows = np.array([span.sequence.memory.index for span in batch.spans if span.samples], dtype=np.int64)
+        attend = partial(self.attend, shape, attention_mask(shape, torch.from_numpy(padding)))
         return Pass.from_arrays(token_ids.ravel(), positions.ravel(), (rows + 1) * shape.width - 1, attend)
 
-    def _attend(self, shape: Rectangle, padding: Tensor) -> Attend:
-        rows, width, context = shape.rows, shape.width, shape.context
-        keys = torch.arange(context)
-        queries = keys[context - width :].unsqueeze(1)
-        past = keys <= queries  # [width, context]
-        real = keys >= padding.view(rows, 1, 1)  # [rows, 1, context]
-        # A padding query sees the padding before it, for a row of nothing but masked keys has no softmax.
-        mask = (past & (real | (queries < padding.view(rows, 1, 1)))).unsqueeze(1)  # [rows, 1, width, context]
+    def attend(self, shape: Rectangle, mask: Tensor, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Store this pass's keys and values, and look back on all that stand in the rows.
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            q, k, v = (x.view(rows, width, -1, x.shape[-1]).transpose(1, 2) for x in (q, k, v))
-            self.k[layer, :rows, :, context - width : context] = k
-            self.v[layer, :rows, :, context - width : context] = v
-            keys, values = self.k[layer, :rows, :, :context], self.v[layer, :rows, :, :context]
-            out = F.scaled_dot_product_attention(
-                q, keys, values, attn_mask=mask, scale=self.scale, enable_gqa=q.shape[1] != k.shape[1]
-            )
-            return out.transpose(1, 2).flatten(0, 1)
+        q ``[rows * width, heads, head_dim]``; k, v ``[rows * width, kv_heads, head_dim]``; mask bool ``[rows, 1, width,
+        context]``; result ``[rows * width, heads, head_dim]``.
+        """
+        keys, values = self.store(shape, layer, k, v)
+        grouped = q.shape[1] != k.shape[1]
+        out = F.scaled_dot_product_attention(
+            by_row(q, shape), keys, values, attn_mask=mask, scale=self.scale, enable_gqa=grouped
+        )
+        return out.transpose(1, 2).flatten(0, 1)
 
-        return attend
+    def store(self, shape: Rectangle, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Write this pass's keys and values into the last ``width`` columns of the context; return the whole context.
+
+        k, v ``[rows * width, kv_heads, head_dim]``; result ``[rows, kv_heads, context, head_dim]`` each.
+        """
+        new = slice(shape.context - shape.width, shape.context)
+        self.k[layer, : shape.rows, :, new] = by_row(k, shape)
+        self.v[layer, : shape.rows, :, new] = by_row(v, shape)
+        return self.k[layer, : shape.rows, :, : shape.context], self.v[layer, : shape.rows, :, : shape.context]
+
+
+def by_row(x: Tensor, shape: Rectangle) -> Tensor:
+    """Flat tokens in rows, heads first: ``[rows * width, heads, head_dim]`` to ``[rows, heads, width, head_dim]``.
+
+    The result shares the memory of ``x``.
+    """
+    return x.view(shape.rows, shape.width, -1, x.shape[-1]).transpose(1, 2)
+
+
+def attention_mask(shape: Rectangle, padding: Tensor) -> Tensor:
+    """Which columns each token of a pass looks at: those up to its own, but no padding.
+
+    padding ``[rows, 1]``, the columns before each row's first token; result bool ``[rows, 1, width, context]``.
+    """
+    keys = torch.arange(shape.context)
+    queries = keys[shape.context - shape.width :].unsqueeze(1)
+    past = keys <= queries  # [width, context]
+    first = padding.view(-1, 1, 1)
+    # A padding query sees the padding before it, for a row of nothing but masked keys has no softmax.
+    visible = (keys >= first) | (queries < first)  # [rows, width, context]
+    return (past & visible).unsqueeze(1)
+
+
+def left_padding(batch: Batch, rows: int) -> Ints:
+    """How many columns of each row lie before its sequence's first token: ``[rows, 1]``."""
+    padding = np.zeros((rows, 1), dtype=np.int64)
+    for sequence in (*(span.sequence for span in batch.spans), *batch.held):
+        padding[sequence.memory.index] = sequence.memory.padding
+    return padding
