@@ -211,6 +211,32 @@ def padding_share(steps: Sequence[StepRecord]) -> float:
     return _ratio(computed - sum(step.useful_tokens for step in steps), computed)
 
 
+@dataclass(frozen=True, slots=True)
+class Waste:
+    """What became of the tokens that the model computed.
+
+    useful   tokens that some request needed
+    padding  places beside spans that are shorter than their pass's rectangle
+    held     rows of finished sequences, over the rectangle's whole width
+    """
+
+    useful: int
+    padding: int
+    held: int
+
+
+def waste(steps: Iterable[StepRecord]) -> Waste:
+    """Count useful, padding and held tokens; together they are all that was computed."""
+    useful = padding = held = 0
+    for step in steps:
+        rows = len(step.spans) + len(step.held)
+        in_held_rows = step.computed_tokens * len(step.held) // rows if rows else 0
+        useful += step.useful_tokens
+        held += in_held_rows
+        padding += step.computed_tokens - step.useful_tokens - in_held_rows
+    return Waste(useful, padding, held)
+
+
 def recomputed_tokens(steps: Iterable[StepRecord]) -> int:
     """Tokens computed again below the mark that their sequence had reached when a preemption dropped its cache."""
     reached: dict[str, int] = defaultdict(int)

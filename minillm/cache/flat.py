@@ -58,8 +58,18 @@ def page_layout(starts: Ints, lengths: Ints, tables: list[list[int]], block_size
     for row, table in enumerate(tables):
         block_tables[row, : used[row]] = table[: used[row]]
     rows = np.repeat(np.arange(len(tables)), lengths)
-    slots = block_tables[rows, positions // block_size] * block_size + positions % block_size
+    slots = slots_of(rows, positions, block_tables, block_size)
     return positions, PageLayout(slots, query_start, context_lens, block_tables)
+
+
+def slots_of(rows: Ints, positions: Ints, block_tables: Ints, block_size: int) -> Ints:
+    """Where tokens lie in the paged cache, ``[tokens]``: block * block_size + offset.
+
+    rows, positions  ``[tokens]``: which row of ``block_tables`` is a token's, and where in its sequence the token stands
+    block_tables     ``[sequences, max_blocks]``: the blocks of each sequence, in order
+    """
+    blocks = block_tables[rows, positions // block_size]
+    return blocks * block_size + positions % block_size
 
 
 def sample_rows(query_start: Ints, spans: tuple[Span, ...]) -> Ints:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from minillm.batch import Batch, BlockMoves, BlockPairs
-from minillm.cache.flat import PageLayout, Pass, page_layout, sample_rows
+from minillm.cache.flat import Ints, PageLayout, Pass, page_layout, sample_rows
 from minillm.cache.memory import PagedMemory
 from minillm.model.transformer import Attend, ModelConfig, causal_attention
 
@@ -56,20 +56,30 @@ class PagedCache:
         """
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            block, offset = np.divmod(layout.slots, self.block_size)
-            self.k[layer][block, :, offset] = k
-            self.v[layer][block, :, offset] = v
+            self.store(layer, k, v, layout.slots)
             out = torch.empty_like(q)
             for row, length in enumerate(layout.context_lens):
-                table = layout.block_tables[row, : -(-length // self.block_size)]
                 rows = slice(layout.query_start[row], layout.query_start[row + 1])
-                keys, values = (
-                    pages[layer][table].transpose(1, 2).flatten(0, 1)[:length] for pages in (self.k, self.v)
-                )  # [context, kv_heads, head_dim]
+                keys, values = self.gather(layer, layout.block_tables[row], length)
                 out[rows] = causal_attention(q[rows], keys, values, self.scale)
             return out
 
         return attend
+
+    def store(self, layer: int, k: Tensor, v: Tensor, slots: Ints) -> None:
+        """Write keys and values ``[tokens, kv_heads, head_dim]`` to their slots ``[tokens]``."""
+        block, offset = np.divmod(slots, self.block_size)
+        self.k[layer][block, :, offset] = k
+        self.v[layer][block, :, offset] = v
+
+    def gather(self, layer: int, table: Ints, length: int) -> tuple[Tensor, Tensor]:
+        """The keys and values of a sequence's first ``length`` tokens, ``[length, kv_heads, head_dim]`` each, in order.
+
+        ``table`` ``[max_blocks]`` lists the sequence's blocks; entries beyond those that ``length`` needs are not read.
+        """
+        used = table[: -(-length // self.block_size)]
+        keys, values = (pages[layer][used].transpose(1, 2).flatten(0, 1)[:length] for pages in (self.k, self.v))
+        return keys, values
 
 
 def _pages(shape: tuple[int, ...], fill: float, dtype: torch.dtype) -> Tensor:

@@ -68,15 +68,18 @@ class RunToCompletion(ABC):
         """The next pass of the running batch, or the first of a new one; one pass at a time."""
         if self.pass_in_flight:
             return None
-        left = self.close() if self.complete else []
+        events = self.left_behind()
         if not self.rows:
             self.open(self.form(now))
-        # The last live row was aborted between two passes: no pass is left that could deliver the others.
-        events = tuple(Event("completed", row) for row in left if row.finish_reason != "abort")
         if not self.rows:
             return Batch(events=events) if events else None
         self.pass_in_flight = True
         return replace(self.plan(), events=events)
+
+    def left_behind(self) -> tuple[Event, ...]:
+        """Deliver what a batch leaves whose last live row was aborted between two passes: no pass will do it."""
+        rows = self.close() if self.complete else []
+        return tuple(Event("completed", row) for row in rows if row.finish_reason != "abort")
 
     def open(self, sequences: list[Sequence]) -> None:
         """Give each sequence of a new batch its place."""
@@ -115,7 +118,7 @@ class RunToCompletion(ABC):
         return None
 
     def settle(self, batch: Batch, outcomes: Iterable[Outcome], now: float) -> list[Sequence]:
-        """Deliver nothing until the batch is complete, then all of it."""
+        """Deliver nothing until the batch is complete, then all of it; a batch that is abandoned leaves at once."""
         for outcome in outcomes:
             advance(outcome)
         self.passes += 1
