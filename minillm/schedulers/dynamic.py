@@ -99,21 +99,23 @@ class Dynamic(RunToCompletion):
         return [Event("expired", sample, "the request waited in the queue past its deadline") for sample in expired]
 
     def form(self, now: float) -> list[Sequence]:
+        """Take the chosen requests off the queue."""
+        batch = self.choose(self.candidates(), now)
+        for request in batch:
+            self.waiting.remove(request.id)
+        return [sample for request in batch for sample in request.samples]
+
+    def choose(self, candidates: Candidates, now: float) -> list[Waiting]:
         """The best preferred size, unless someone is late; everyone, if nothing is gained by waiting; else nobody.
 
         Without a delay nobody waits and nobody is late, so preferred sizes still go first.
         """
-        candidates = self.candidates()
         waited = now >= candidates.oldest + self.max_queue_delay
         late = waited and self.max_queue_delay > 0
-        full = candidates.closed or candidates.size >= max(self.preferred_batch_sizes)
         if candidates.preferred and not late:
-            batch = candidates.requests[: candidates.preferred]
-        else:
-            batch = candidates.requests if full or waited else []
-        for request in batch:
-            self.waiting.remove(request.id)
-        return [sample for request in batch for sample in request.samples]
+            return candidates.requests[: candidates.preferred]
+        full = candidates.closed or candidates.size >= max(self.preferred_batch_sizes)
+        return candidates.requests if full or waited else []
 
     def candidates(self) -> Candidates:
         """Look at the queue in order, no further than the first request that does not fit beside those before it.

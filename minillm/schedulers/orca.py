@@ -70,22 +70,20 @@ class Orca:
         self.waiting.extend(independent_branches(request))
 
     def schedule(self, now: float) -> Batch | None:
-        """Select of Algorithm 1: the oldest sequences not in flight, stopping at the first that cannot be reserved."""
+        """The next pass, one span for each sequence that is selected."""
         events = self._end_overruns()
-        batch = [sequence for sequence in self.running if not sequence.in_flight][: self.max_bs]
-        while self.waiting and len(batch) < self.max_bs and self._reserve(self.waiting[0]):
-            batch.append(self.waiting.popleft())
+        batch = self.select()
         return Batch(tuple(map(next_span, batch)), events=events) if batch or events else None
 
-    def _end_overruns(self) -> tuple[Event, ...]:
-        """Fail who outgrew its slots: the output was longer than the oracle said."""
-        overruns = [s for s in self.running if not s.in_flight and len(s.token_ids) > len(s.memory)]
-        for sequence in overruns:
-            sequence.finish_reason, sequence.status = "error", Status.FINISHED
-            self._drop(sequence)
-        return tuple(Event("failed", sequence, OVERRUN) for sequence in overruns)
+    def select(self) -> list[Sequence]:
+        """Select of Algorithm 1: the oldest sequences not in flight, stopping at the first that cannot be reserved."""
+        batch = [sequence for sequence in self.running if not sequence.in_flight][: self.max_bs]
+        while self.waiting and len(batch) < self.max_bs and self.reserve(self.waiting[0]):
+            batch.append(self.waiting.popleft())
+        return batch
 
-    def _reserve(self, sequence: Sequence) -> bool:
+    def reserve(self, sequence: Sequence) -> bool:
+        """Set slots aside for a sequence's whole life and let it run, or change nothing if too few are free."""
         needed = self.reservation(sequence.request)
         if needed > self.slots.num_free:
             return False
@@ -93,6 +91,14 @@ class Orca:
         sequence.status = Status.RUNNING
         self.running[sequence] = None
         return True
+
+    def _end_overruns(self) -> tuple[Event, ...]:
+        """Fail who outgrew its slots: the output was longer than the oracle said."""
+        overruns = [s for s in self.running if not s.in_flight and len(s.token_ids) > len(s.memory)]
+        for sequence in overruns:
+            sequence.finish_reason, sequence.status = "error", Status.FINISHED
+            self.drop(sequence)
+        return tuple(Event("failed", sequence, OVERRUN) for sequence in overruns)
 
     def wake_at(self, now: float) -> float | None:
         """Only an arrival or a completion changes anything."""
@@ -105,10 +111,11 @@ class Orca:
             advance(outcome)
             sequences.append(outcome.sequence)
             if outcome.finish_reason:
-                self._drop(outcome.sequence)
+                self.drop(outcome.sequence)
         return sequences
 
-    def _drop(self, sequence: Sequence) -> None:
+    def drop(self, sequence: Sequence) -> None:
+        """Give back all slots of a sequence that leaves."""
         del self.running[sequence]
         self.slots.free(sequence.memory)
 
@@ -116,7 +123,7 @@ class Orca:
         """Drop the request's sequences that are not in flight."""
         self.waiting = deque(sequence for sequence in self.waiting if sequence.request.id != request_id)
         for sequence in [s for s in self.running if s.request.id == request_id and not s.in_flight]:
-            self._drop(sequence)
+            self.drop(sequence)
 
     def load(self) -> Load:
         """Reserved slots, and those that hold a token."""

@@ -95,6 +95,7 @@ class PriorityQueue:
             )
         self.levels = {number: Level(policy) for number, policy in enumerate(policies, start=1)}
         self.default_level = default_level
+        # A heap of (deadline, number of the push, level, request); one that left the queue may still be in it.
         self._deadlines: list[tuple[float, int, Level, Waiting]] = []
         self._pushed = 0
 
