@@ -1,6 +1,7 @@
 """Loading weights: what transformers computes from the same file is the standard; damage is named, nothing guessed."""
 
 import json
+import math
 import sys
 
 import gguf
@@ -361,7 +362,7 @@ class TestDamagedGGUF:
             before, data[place] = data[place], random.integers(256)
             path.write_bytes(data)
             try:
-                read_gguf(path)
+                load_model(path, torch.float32, CPU)
             except ModelError:
                 errors += 1
             data[place] = before
@@ -376,8 +377,8 @@ WRONG_SETTINGS = {
     "partial rope": ({"llama.rope.dimension_count": 8}, r"dimension_count to 8, .*\(it must be 16\)"),
     "v unlike k": ({"llama.attention.value_length": 8}, r"value_length to 8, .*\(it must be 16\)"),
     "heads by layer": ({"llama.attention.head_count": [4, 4]}, r"head_count must be .* has \[4, 4\]"),
-    "no layers": ({"llama.block_count": None}, "llama.block_count must be a whole number above 0, but .* lacks it"),
-    "zero layers": ({"llama.block_count": 0}, "llama.block_count must be a whole number above 0, but .* has 0"),
+    "no layers": ({"llama.block_count": None}, "llama.block_count must be a whole number above 0 .*, but .* lacks it"),
+    "zero layers": ({"llama.block_count": 0}, "llama.block_count must be a whole number above 0 .*, but .* has 0"),
     "no norm epsilon": ({"llama.attention.layer_norm_rms_epsilon": None}, "layer_norm_rms_epsilon must be .* lacks it"),
     "one layer too few": ({"llama.block_count": 1}, r"holds the tensor blk\.1\.attn_k\.weight, for which"),
     "one layer too many": ({"llama.block_count": 3}, r"lacks the tensor blk\.2\.attn_k\.weight"),
@@ -429,8 +430,8 @@ WRONG_CONFIG = {
     "partial rope": ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "sets partial_rotary_factor to 0.5"),
     "llama3 without factor": ({"rope_parameters": {"rope_type": "llama3"}}, "factor must be .* lacks it"),
     "rope as text": ({"rope_parameters": "default"}, "rope_parameters must be a JSON object, but .* has 'default'"),
-    "no hidden size": ({"hidden_size": None}, "hidden_size must be a whole number above 0, but .* lacks it"),
-    "hidden size as text": ({"hidden_size": "96"}, "hidden_size must be a whole number above 0, but .* has '96'"),
+    "no hidden size": ({"hidden_size": None}, "hidden_size must be a whole number above 0 .*, but .* lacks it"),
+    "hidden size as text": ({"hidden_size": "96"}, "hidden_size must be a whole number above 0 .*, but .* has '96'"),
     "epsilon below 0": ({"rms_norm_eps": -1.0}, "rms_norm_eps must be a number above 0, but .* has -1.0"),
     "one layer too few": ({"num_hidden_layers": 1}, r"holds the tensor model\.layers\.1\.\S+, for which"),
     "one layer too many": ({"num_hidden_layers": 3}, r"lacks the tensor model\.layers\.2\."),
@@ -444,6 +445,34 @@ class TestFolderThatDoesNotFit:
     def test_for_a_setting_is_refused_by_name(self, tmp_path, changes, message):
         folder = write_folder(tmp_path / "model", CONFIG | changes, random_state(CONFIG))
         with pytest.raises(ModelError, match=message):
+            load_model(folder, torch.float32, CPU)
+
+    @pytest.mark.parametrize("value", [None, [], {}, "x", -1, 0, 1.5, True, 10**30, math.inf])
+    def test_for_any_value_of_any_setting_gives_a_clear_error_or_a_model(self, tmp_path, value):
+        folder = write_folder(tmp_path / "model")
+        errors = 0
+        for key in CONFIG:
+            (folder / "config.json").write_text(json.dumps(CONFIG | {key: value}))
+            try:
+                load_model(folder, torch.float32, CPU)
+            except ModelError:
+                errors += 1
+        assert errors > 7
+
+    def test_for_its_number_of_layers_is_refused_before_they_take_memory(self, tmp_path):
+        folder = write_folder(tmp_path / "model", CONFIG | {"num_hidden_layers": 10**9}, random_state(CONFIG))
+        with pytest.raises(ModelError, match="speaks of 1000000000 layers, but holds 21 tensors"):
+            load_model(folder, torch.float32, CPU)
+
+    def test_for_a_size_is_refused_before_it_takes_memory(self, tmp_path):
+        folder = write_folder(tmp_path / "model", CONFIG | {"vocab_size": 2**30}, random_state(CONFIG))
+        with pytest.raises(ModelError, match=r"embed_tokens\.weight has shape \(101, 96\)"):
+            load_model(folder, torch.float32, CPU)
+
+    def test_for_an_index_that_names_no_files_is_refused(self, tmp_path):
+        folder = write_folder(tmp_path / "model")
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"lm_head.weight": 1}}))
+        with pytest.raises(ModelError, match=r"index\.json has a weight_map that does not name files"):
             load_model(folder, torch.float32, CPU)
 
     def test_for_integer_weights_is_refused_by_name(self, tmp_path):

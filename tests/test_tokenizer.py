@@ -396,6 +396,45 @@ def test_other_kinds_of_tokenizers_are_refused_by_name(tmp_path):
         load_tokenizer(tmp_path)
 
 
+WRONG_VALUES = (None, [], {}, "x", -1, 1.5, True, 10**30, [1], {"a": 1})
+
+
+@pytest.mark.parametrize("value", WRONG_VALUES, ids=repr)
+@pytest.mark.parametrize("key", ["added_tokens", "vocab", "id", "content", "special", "lstrip"])
+def test_a_malformed_tokenizer_gives_a_clear_error_or_a_tokenizer(tmp_path, key, value):
+    hugging_face(tmp_path, bpe(["<end>"], ["<tool>"]), eos_token="<end>")
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    parts = {"added_tokens": content, "vocab": content["model"]}
+    parts.get(key, content["added_tokens"][0])[key] = value
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    understood_or_refused(tmp_path)
+
+
+@pytest.mark.parametrize("value", WRONG_VALUES, ids=repr)
+@pytest.mark.parametrize("key", ["eos_token", "bos_token", "chat_template", "add_bos_token"])
+def test_malformed_settings_give_a_clear_error_or_a_tokenizer(tmp_path, key, value):
+    hugging_face(tmp_path, bpe(["<end>"]))
+    for setting in (value, [value], {"content": value}, [{"name": "default", "template": value}]):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({key: setting}))
+        understood_or_refused(tmp_path)
+
+
+@pytest.mark.parametrize("value", WRONG_VALUES, ids=repr)
+def test_malformed_end_tokens_give_a_clear_error_or_a_tokenizer(tmp_path, value):
+    hugging_face(tmp_path, bpe(["<end>"]))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
+    understood_or_refused(tmp_path)
+
+
+def understood_or_refused(folder: Path) -> None:
+    try:
+        tokenizer = load_tokenizer(folder)
+    except ModelError as error:
+        assert "download it again" in str(error) or "choose another model" in str(error)
+    else:
+        assert tokenizer.decode(tokenizer.encode("ab")) == "ab"
+
+
 def test_a_path_without_model_is_refused(tmp_path):
     with pytest.raises(ModelError, match="there is no model at"):
         load_tokenizer(tmp_path / "missing.gguf")

@@ -55,16 +55,23 @@ class Settings:
     def integer(self, key: str, default: int | None = None) -> int:
         """A count; ``default`` where it is absent. Raises ModelError unless it is a whole number above 0."""
         value = default if self.get(key) is None else self.get(key)
-        if not isinstance(value, int) or value < 1:
-            raise self._wrong(key, value, "a whole number above 0")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+            raise self._wrong(key, value, "a whole number above 0 and below 2^31")
         return value
 
     def real(self, key: str, default: float | None = None) -> float:
         """A positive quantity; ``default`` where it is absent. Raises ModelError unless it is a number above 0."""
         value = default if self.get(key) is None else self.get(key)
-        if not isinstance(value, int | float) or not 0 < value < float("inf"):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
             raise self._wrong(key, value, "a number above 0")
         return float(value)
+
+    def model_config(self, **fields: Any) -> ModelConfig:
+        """The model's shape. Raises ModelError for one that no model can have."""
+        try:
+            return ModelConfig(**fields)
+        except ValueError as error:
+            raise ModelError(f"{self.path} is wrong: {error}: download or convert the model again") from None
 
     def require(self, key: str, *allowed: Any) -> None:
         """Raise ModelError unless the value is absent or one of ``allowed``: the only ones the model implements."""

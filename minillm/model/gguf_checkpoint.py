@@ -67,7 +67,7 @@ def _config(file: GGUFFile) -> ModelConfig:
     head_dim = settings.integer("llama.attention.key_length", hidden_size // num_heads)
     settings.require("llama.attention.value_length", head_dim)
     settings.require("llama.rope.dimension_count", head_dim)
-    config = ModelConfig(
+    config = settings.model_config(
         vocab_size=_vocab_size(file),
         hidden_size=hidden_size,
         intermediate_size=settings.integer("llama.feed_forward_length"),

@@ -54,7 +54,7 @@ def _config(settings: Settings) -> ModelConfig:
     _refuse_what_is_not_implemented(settings)
     hidden_size, num_heads = settings.integer("hidden_size"), settings.integer("num_attention_heads")
     rope = _rope(settings)
-    return ModelConfig(
+    return settings.model_config(
         vocab_size=settings.integer("vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=settings.integer("intermediate_size"),
@@ -116,8 +116,10 @@ def _shard_paths(folder: Path) -> list[Path]:
     """The files that the index names, or without an index every ``*.safetensors``."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        weight_map = Settings(index, read_json(index)).table("weight_map")
-        return [folder / name for name in sorted(set(weight_map.values()))]
+        files = list(Settings(index, read_json(index)).table("weight_map").values())
+        if not all(isinstance(name, str) for name in files):
+            raise ModelError(f"{index} has a weight_map that does not name files: download it again")
+        return [folder / name for name in sorted(set(files))]
     paths = sorted(folder.glob("*.safetensors"))
     if not paths:
         raise ModelError(f"{folder} holds no *.safetensors: download them, or save the model again with transformers")

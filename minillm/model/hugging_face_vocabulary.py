@@ -24,9 +24,9 @@ def read_hugging_face_vocabulary(folder: Path) -> Vocabulary:
     tokenizer = _tokenizer_json(folder)
     config = _read_if_present(folder / "tokenizer_config.json")
     generation = _read_if_present(folder / "generation_config.json") or _read_if_present(folder / "config.json")
-    added: list[Json] = tokenizer.get("added_tokens") or []
-    ids: dict[str, int] = tokenizer["model"]["vocab"] | {token["content"]: token["id"] for token in added}
-    bos_token_id, eos_token_id = (_token_id(config, name, ids) for name in ("bos_token", "eos_token"))
+    added = _added_tokens(folder, tokenizer)
+    ids = _vocab(folder, tokenizer) | {token["content"]: token["id"] for token in added}
+    bos_token_id, eos_token_id = (_token_id(folder, config, name, ids) for name in ("bos_token", "eos_token"))
     return Vocabulary(
         bpe=_bpe(folder, tokenizer, added),
         special_tokens={token["id"]: _added_token(token) for token in added if token["special"]},
@@ -34,7 +34,7 @@ def read_hugging_face_vocabulary(folder: Path) -> Vocabulary:
         bos_token_id=bos_token_id,
         eos_token_id=eos_token_id,
         add_bos=_adds_bos(folder, tokenizer, config, bos_token_id),
-        end_token_ids=_end_token_ids(generation.get("eos_token_id"), eos_token_id),
+        end_token_ids=_end_token_ids(folder, generation.get("eos_token_id"), eos_token_id),
         chat_template=_chat_template(folder, config),
     )
 
@@ -62,6 +62,37 @@ def _tokenizer_json(folder: Path) -> Json:
 def _read_if_present(path: Path) -> Json:
     """The file's object; empty where there is no such file."""
     return read_json(path) if path.is_file() else {}
+
+
+def _vocab(folder: Path, tokenizer: Json) -> dict[str, int]:
+    vocab = tokenizer["model"].get("vocab")
+    if not (isinstance(vocab, dict) and vocab and all(map(_is_token_id, vocab.values()))):
+        raise _malformed(folder / "tokenizer.json", "vocab", "a table of tokens and their ids")
+    return vocab
+
+
+def _added_tokens(folder: Path, tokenizer: Json) -> list[Json]:
+    added = tokenizer.get("added_tokens") or []
+    if not (isinstance(added, list) and all(map(_is_added_token, added))):
+        raise _malformed(folder / "tokenizer.json", "added_tokens", "a list of tokens with id, content and flags")
+    return added
+
+
+def _is_added_token(token: Any) -> bool:
+    return (
+        isinstance(token, dict)
+        and isinstance(token.get("content"), str)
+        and _is_token_id(token.get("id"))
+        and all(isinstance(token.get(flag), bool) for flag in ("special", "lstrip", "rstrip"))
+    )
+
+
+def _is_token_id(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**31
+
+
+def _malformed(path: Path, key: str, rule: str) -> ModelError:
+    return ModelError(f"{path}: {key} must be {rule}: download it again, or save it again with transformers")
 
 
 def _bpe(folder: Path, tokenizer: Json, added: list[Json]) -> tokenizers.Tokenizer:
@@ -93,10 +124,13 @@ def _added_token(token: Json) -> AddedToken:
     return AddedToken(token["content"], lstrip=token["lstrip"], rstrip=token["rstrip"], special=True)
 
 
-def _token_id(config: Json, name: str, ids: dict[str, int]) -> int | None:
+def _token_id(folder: Path, config: Json, name: str, ids: dict[str, int]) -> int | None:
     """The id of a token that is named by its text, or by a description that holds the text."""
     token: Any = config.get(name)
-    return ids.get(token["content"] if isinstance(token, dict) else token)
+    text = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(text, str | None):
+        raise _malformed(folder / "tokenizer_config.json", name, "a token's text")
+    return None if text is None else ids.get(text)
 
 
 def _adds_bos(folder: Path, tokenizer: Json, config: Json, bos_token_id: int | None) -> bool:
@@ -113,9 +147,12 @@ def _adds_bos(folder: Path, tokenizer: Json, config: Json, bos_token_id: int | N
     return bool(added)
 
 
-def _end_token_ids(named: int | list[int] | None, eos_token_id: int | None) -> frozenset[int]:
-    ids = named if isinstance(named, list) else [named]
-    return frozenset(token_id for token_id in (*ids, eos_token_id) if token_id is not None)
+def _end_token_ids(folder: Path, named: Any, eos_token_id: int | None) -> frozenset[int]:
+    ids = [*(named if isinstance(named, list) else [named]), eos_token_id]
+    found = [token_id for token_id in ids if token_id is not None]
+    if not all(map(_is_token_id, found)):
+        raise _malformed(folder, "eos_token_id", "a token id or a list of them")
+    return frozenset(found)
 
 
 def _chat_template(folder: Path, config: Json) -> str | None:
@@ -124,6 +161,8 @@ def _chat_template(folder: Path, config: Json) -> str | None:
     if path.is_file():
         return path.read_text("utf-8")
     template = config.get("chat_template")
-    if isinstance(template, list):
-        return next((entry["template"] for entry in template if entry["name"] == "default"), None)
+    if isinstance(template, list) and all(isinstance(entry, dict) for entry in template):
+        template = next((entry.get("template") for entry in template if entry.get("name") == "default"), None)
+    if not isinstance(template, str | None):
+        raise _malformed(folder / "tokenizer_config.json", "chat_template", "a text, or a list of named texts")
     return template

@@ -42,8 +42,10 @@ def load_model(path: Path, dtype: torch.dtype, device: torch.device) -> Transfor
         allowed = ", ".join(str(known).removeprefix("torch.") for known in FLOAT_TYPES)
         raise ModelError(f"the model cannot compute in {dtype}: choose one of {allowed}")
     checkpoint = _open(path)
+    _check(checkpoint)
     model = _empty(checkpoint.config, dtype, device)
-    _fill(model, checkpoint)
+    for name, place in _places(model, checkpoint.names).items():
+        place.copy_(checkpoint.read(name))
     return model
 
 
@@ -69,12 +71,15 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _fill(model: Transformer, checkpoint: Checkpoint) -> None:
-    places = _places(model, checkpoint.names)
+def _check(checkpoint: Checkpoint) -> None:
+    """Compare the file's tensors with a model that takes no memory, for a wrong size may ask for more than there is."""
+    layers, tensors = checkpoint.config.num_layers, len(checkpoint.shapes)
+    if layers > tensors:
+        raise ModelError(f"{checkpoint.path} speaks of {layers} layers, but holds {tensors} tensors: download it again")
+    with torch.device("meta"):
+        places = _places(Transformer(checkpoint.config), checkpoint.names)
     _check_names(checkpoint, set(places))
     _check_shapes(checkpoint, places)
-    for name, place in places.items():
-        place.copy_(checkpoint.read(name))
 
 
 def _places(model: Transformer, names: Mapping[str, str]) -> dict[str, Tensor]:
