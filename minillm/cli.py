@@ -9,6 +9,7 @@ from minillm.commands.compare import compare
 from minillm.commands.demo import demo
 from minillm.commands.doctor import doctor
 from minillm.commands.generate import generate
+from minillm.commands.notebooks import notebooks
 from minillm.commands.test import test
 from minillm.scheduler import Refused
 
@@ -18,7 +19,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, generate, compare, doctor, test):
+for command in (demo, generate, compare, doctor, test, notebooks):
     app.command()(command)
 app.add_typer(bench.app, name="bench")
 

@@ -1,0 +1,76 @@
+"""``minillm notebooks``: run the lessons' notebooks."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from minillm.course.lesson import Lesson, LessonError, lesson_numbered, lessons
+from minillm.course.prose import Problem, chapter_problems
+
+
+def notebooks(
+    numbers: Annotated[list[int] | None, typer.Argument(metavar="[N]...", help="Lessons; by default all.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing: compare with the notebooks that are there.")
+    ] = False,
+) -> None:
+    """Run the notebooks of lessons, and write them with their outputs.
+
+    The chapters' texts are checked as well. The exit code is 1 when something is to be mended.
+    """
+    if find_spec("nbclient") is None or find_spec("jupytext") is None:
+        raise ValueError(
+            "what runs notebooks is not installed; "
+            "run pip install --constraint constraints.txt --editable '.[notebooks]'"
+        )
+    chosen = chosen_lessons(numbers)
+    problems = [problem for lesson in chosen for problem in chapter_problems(lesson)]
+    problems += run_and_compare(chosen, check)
+    for problem in problems:
+        typer.echo(f"{shortened(problem.file)}:{problem.line}: {problem.text}", err=True)
+    if problems:
+        raise typer.Exit(1)
+    typer.echo(f"{len(chosen)} notebooks {'are up to date' if check else 'written'}.")
+
+
+def chosen_lessons(numbers: list[int] | None) -> list[Lesson]:
+    """The lessons of these numbers, or all that have a chapter. Raises LessonError for one without."""
+    if not numbers:
+        return [lesson for lesson in lessons() if (lesson.folder / "lesson.md").exists()]
+    chosen = [lesson_numbered(number) for number in numbers]
+    for lesson in chosen:
+        if not (lesson.folder / "lesson.md").exists():
+            raise LessonError(f"lesson {lesson.number} has no chapter yet; write {lesson.folder / 'lesson.md'}")
+    return chosen
+
+
+def run_and_compare(chosen: list[Lesson], check: bool) -> list[Problem]:
+    """Run the notebooks under a progress bar; write those that ran, or compare them with those that are there."""
+    from minillm.course import notebooks as course  # needs packages of an extra
+
+    sources = [lesson.folder / "lesson.md" for lesson in chosen]
+    cells = sum(cell.cell_type == "code" for source in sources for cell in course.load(source).cells)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("running cells", total=cells)
+        results = course.run(sources, lambda: progress.advance(bar))
+    problems = []
+    for source, result in results.items():
+        if isinstance(result, course.NotebookFailed):
+            problems.append(result.problem)
+            continue
+        problems += course.untidy_outputs(result, source)
+        if check:
+            problems += course.differences(result, source)
+        else:
+            course.write(result, source)
+    return problems
+
+
+def shortened(file: Path) -> Path:
+    """The path from here, if it lies below."""
+    return file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file

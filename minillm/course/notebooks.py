@@ -1,0 +1,228 @@
+"""Lessons as notebooks: ``lesson.md`` is the source that people edit, ``lesson.ipynb`` is it, run, with its outputs.
+
+The notebook is made anew each time, so that it can be compared: cells keep their ids until their text changes, no time
+is recorded, and the kernel starts from the same environment everywhere. Outputs of cells tagged ``measured``, which
+alone may read real time, are not compared; nor are pictures, which differ with fonts.
+"""
+
+import asyncio
+import difflib
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, DeadKernelError
+from nbformat import NotebookNode
+
+from minillm.course.prose import Problem
+
+TIME_LIMIT = 120.0
+"""Seconds for a whole notebook."""
+AT_ONCE = 2
+
+_KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_TRACEBACK_LINES = 12
+
+CellDone = Callable[[], None]
+"""Called after each cell of code has run."""
+
+
+class NotebookFailed(Exception):
+    """A notebook could not be run to its end; ``problem`` says where it stopped."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What of a cell must not change unnoticed. ``line`` is where its text begins in ``lesson.md``."""
+
+    line: int
+    kind: str
+    source: str
+    tags: tuple[str, ...]
+    outputs: tuple[tuple[str, str], ...]
+    """Each output's type and text."""
+
+    @property
+    def measured(self) -> bool:
+        """Whether the outputs depend on real time."""
+        return "measured" in self.tags
+
+
+def load(source: Path) -> NotebookNode:
+    """The notebook of a text, without outputs."""
+    notebook: NotebookNode = jupytext.read(source)
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    notebook.metadata = nbformat.from_dict({"kernelspec": _KERNEL, "language_info": {"name": "python"}})
+    seen: dict[str, int] = {}
+    for cell in notebook.cells:
+        digest = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:10]
+        seen[digest] = seen.get(digest, 0) + 1
+        cell.id = digest if seen[digest] == 1 else f"{digest}-{seen[digest]}"
+        if "teacher" in _tags(cell) and cell.cell_type == "code":
+            cell.metadata["tags"] = [*_tags(cell), "hide-cell"]
+    return notebook
+
+
+def run(
+    sources: Sequence[Path], cell_done: CellDone = lambda: None, limit: float = TIME_LIMIT
+) -> dict[Path, NotebookNode | NotebookFailed]:
+    """Run notebooks, ``AT_ONCE`` at a time, each for ``limit`` seconds at most. A failure ends only its notebook."""
+    return asyncio.run(_run_all(sources, cell_done, limit))
+
+
+async def _run_all(
+    sources: Sequence[Path], cell_done: CellDone, limit: float
+) -> dict[Path, NotebookNode | NotebookFailed]:
+    turn = asyncio.Semaphore(AT_ONCE)
+
+    async def in_turn(source: Path) -> NotebookNode | NotebookFailed:
+        async with turn:
+            try:
+                return await _run(source, cell_done, limit)
+            except NotebookFailed as failure:
+                return failure
+
+    return dict(zip(sources, await asyncio.gather(*map(in_turn, sources)), strict=True))
+
+
+async def _run(source: Path, cell_done: CellDone, limit: float) -> NotebookNode:
+    notebook = load(source)
+    lines = _lines(notebook, source)
+    current = 0
+
+    def begin(cell: NotebookNode, cell_index: int) -> None:
+        nonlocal current
+        current = cell_index
+
+    def failed(text: str) -> NotebookFailed:
+        return NotebookFailed(Problem(source, lines[current], text))
+
+    client = NotebookClient(
+        notebook,
+        timeout=None,
+        kernel_name="python3",
+        record_timing=False,
+        coalesce_streams=True,
+        shutdown_kernel="immediate",
+        resources={"metadata": {"path": str(source.parent)}},
+        on_cell_execute=begin,
+        on_cell_executed=lambda **_: cell_done(),
+    )
+    with tempfile.TemporaryDirectory() as settings:
+        try:
+            async with asyncio.timeout(limit) as clock:
+                await client.async_execute(env=_environment(settings))
+        except CellExecutionError as error:
+            raise failed(f"{error.ename}: {error.evalue}\n{_ending(error.traceback)}") from None
+        except (TimeoutError, DeadKernelError):
+            if clock.expired():
+                raise failed(f"after {limit:g} s, its limit, the notebook was in this cell; let it do less") from None
+            raise failed("the Python process of the notebook died in this cell") from None
+    notebook.metadata["language_info"] = {"name": "python"}
+    return notebook
+
+
+def _environment(settings: str) -> dict[str, str]:
+    """Variables for the kernel: the user's, less what would change an output."""
+    return os.environ | {
+        "PYTHONHASHSEED": "0",
+        "COLUMNS": "100",
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "IPYTHONDIR": settings,
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+    }
+
+
+def _ending(traceback: str) -> str:
+    lines = _COLOURS.sub("", traceback).rstrip().splitlines()
+    return "\n".join(lines[-_TRACEBACK_LINES:])
+
+
+def write(notebook: NotebookNode, source: Path) -> Path:
+    """Write the notebook beside its source, and return where."""
+    target = source.with_suffix(".ipynb")
+    target.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8", newline="\n")
+    return target
+
+
+def differences(fresh: NotebookNode, source: Path) -> list[Problem]:
+    """Where the notebook that lies beside the source is not the one that was just run, cell by cell."""
+    target = source.with_suffix(".ipynb")
+    if not target.exists():
+        return [Problem(source, 1, "its notebook is missing; run `minillm notebooks` and commit what it writes")]
+    new = list(_cells(fresh, _lines(fresh, source)))
+    old = list(_cells(nbformat.read(target, as_version=4), [1] * len(new)))
+    if [(cell.kind, cell.source, cell.tags) for cell in new] != [(cell.kind, cell.source, cell.tags) for cell in old]:
+        first = next((n for n, o in zip(new, old, strict=False) if (n.source, n.tags) != (o.source, o.tags)), new[-1])
+        return [Problem(source, first.line, "the text is newer than the notebook; run `minillm notebooks`")]
+    return [
+        Problem(source, cell.line, f"the output is not the committed one:\n{_difference(was.outputs, cell.outputs)}")
+        for cell, was in zip(new, old, strict=True)
+        if cell.outputs != was.outputs and not cell.measured
+    ]
+
+
+def untidy_outputs(notebook: NotebookNode, source: Path) -> list[Problem]:
+    """Text outputs that hold a path or an address of the machine that ran them."""
+    local = re.compile("|".join([*map(re.escape, {str(source.resolve().parents[2]), str(Path.home())}), r"\b0x\w{8,}"]))
+    return [
+        Problem(source, cell.line, f"the output shows {match[0]!r}, which is of this machine")
+        for cell in _cells(notebook, _lines(notebook, source))
+        for _, text in cell.outputs
+        if (match := local.search(text))
+    ]
+
+
+def _cells(notebook: NotebookNode, lines: Sequence[int]) -> Iterator[Cell]:
+    for index, cell in enumerate(notebook.cells):
+        outputs = tuple(pair for output in cell.get("outputs", ()) for pair in _texts(output))
+        line = lines[min(index, len(lines) - 1)]
+        yield Cell(line, cell.cell_type, cell.source, tuple(_tags(cell)), outputs)
+
+
+def _texts(output: NotebookNode) -> Iterator[tuple[str, str]]:
+    """An output as (type, text) pairs; of pictures only the type."""
+    if output.output_type == "stream":
+        yield output.name, output.text
+    elif output.output_type == "error":
+        yield "error", output.ename
+    else:
+        for kind, data in sorted(output.data.items()):
+            yield kind, str(data) if kind.startswith("text/") else ""
+
+
+def _difference(old: Sequence[tuple[str, str]], new: Sequence[tuple[str, str]]) -> str:
+    before, after = (
+        [f"{kind}: {line}" for kind, text in outputs for line in text.splitlines() or [""]] for outputs in (old, new)
+    )
+    lines = list(difflib.unified_diff(before, after, "committed", "now", lineterm="", n=0))[2:]
+    return "\n".join(lines[:_TRACEBACK_LINES])
+
+
+def _lines(notebook: NotebookNode, source: Path) -> list[int]:
+    """The line of the source where each cell's text begins, counted from 1."""
+    text = source.read_text(encoding="utf-8")
+    lines, place = [], 0
+    for cell in notebook.cells:
+        found = text.find(cell.source, place)
+        place = found if found >= 0 else place
+        lines.append(text.count("\n", 0, place) + 1)
+        place += len(cell.source)
+    return lines
+
+
+def _tags(cell: Any) -> list[str]:
+    return list(cell.metadata.get("tags", ()))
