@@ -166,7 +166,7 @@ class Engine:
             raise ValueError(f"token id {bad} is not in the vocabulary; ids run from 0 to {limit.vocab_size - 1}")
         if len(prompt) + request.params.max_tokens > limit.max_context:
             raise ValueError(
-                f"{len(prompt)} prompt tokens and max_tokens {request.params.max_tokens} exceed the model's context of "
+                f"{len(prompt)} prompt tokens and max_tokens {request.params.max_tokens} exceed the context of "
                 f"{limit.max_context} tokens; shorten the prompt or lower max_tokens"
             )
         self._text(request.params)  # raises ValueError for stop strings, if there is no tokenizer to find them

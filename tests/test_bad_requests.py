@@ -25,7 +25,7 @@ NEVER_ADDED = {
     ),
     "longer than the context": (
         request("bad", LIMITS.max_context - 3, 4),
-        "509 prompt tokens and max_tokens 4 exceed the model's context of 512 tokens; shorten",
+        "509 prompt tokens and max_tokens 4 exceed the context of 512 tokens; shorten",
     ),
     "stop string without a tokenizer": (
         request("bad", 3, 4, params={"stop": "###"}),
