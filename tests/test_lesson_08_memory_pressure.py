@@ -8,7 +8,6 @@ from harness import EOS, POLICIES, oracle, real, recorded, request, simulated, t
 from minillm.batch import Result
 from minillm.model.tiny import tiny
 from minillm.scheduler import Refused
-from minillm.sequence import Status
 
 
 def vllm(num_blocks, **options):
@@ -20,18 +19,45 @@ def pair(name, prompt, output, **more):
     return request(name, prompt, output, params={"n": 2, **more})
 
 
+W0 = [request("A", 7, 6), request("B", 7, 6), request("C", 3, 4)]
+
+
+@pytest.mark.task(8, 2)
+@pytest.mark.task(8, 3)
+@pytest.mark.task(8, 4)
+def test_without_a_watermark_two_sequences_take_each_others_blocks_by_turns(check):
+    passes = ["A7 B7 C3", "A1 B1 C1", "A1 B1 !C", "A1 !B", "B10", "A1 !B", "B11", "A1 !B", "B12 C5", "C1"]
+    check("passes", trace(recorded(vllm(6, watermark=0), W0)), passes)
+
+
+@pytest.mark.task(8, 2)
+@pytest.mark.task(8, 3)
+@pytest.mark.task(8, 4)
+def test_with_a_watermark_nobody_enters_before_there_is_room_to_grow(check):
+    passes = ["A7 B7 C3", "A1 B1 C1", "A1 B1 !C", "A1 !B", "A1", "A1", "B10 C5", "B1 C1", "B1"]
+    check("passes", trace(recorded(vllm(6, watermark=1), W0)), passes)
+
+
 # Admission
 
 
-def test_prompts_go_first_and_no_pass_mixes_them_with_decodes():
+@pytest.mark.task(8, 1)
+def test_prompts_go_first_and_no_pass_mixes_them_with_decodes(check):
     steps = recorded(vllm(8), [request("A", 4, 3), request("B", 4, 2, arrival=0.5)])
-    assert trace(steps) == ["A4", "B4", "A1 B1", "A1"]
+    check("passes", trace(steps), ["A4", "B4", "A1 B1", "A1"])
 
 
+@pytest.mark.task(8, 2)
 @pytest.mark.parametrize(("prompt", "first"), [(8, "A4 B8"), (9, "A4")])
-def test_a_prompt_enters_if_the_watermark_stays_free(prompt, first):
+def test_a_prompt_enters_if_the_watermark_stays_free(check, prompt, first):
     steps = recorded(vllm(4, watermark=1), [request("A", 4, 1), request("B", prompt, 1)])
-    assert trace(steps)[0] == first
+    check("first pass", trace(steps)[0], first)
+
+
+@pytest.mark.task(8, 2)
+def test_a_short_prompt_does_not_overtake_a_long_one_that_has_to_wait(check):
+    steps = recorded(vllm(4), [request("A", 8, 2), request("B", 12, 1), request("C", 4, 1)])
+    check("passes", trace(steps), ["A8", "A1", "B12 C4"])
 
 
 LIMITS = [
@@ -44,16 +70,18 @@ LIMITS = [
 ]
 
 
+@pytest.mark.task(8, 2)
 @pytest.mark.parametrize(("limit", "first", "why"), LIMITS, ids=[str(limit) for limit, *_ in LIMITS])
-def test_a_prompt_pass_stops_exactly_at_each_limit(limit, first, why):
+def test_a_prompt_pass_stops_exactly_at_each_limit(check, limit, first, why):
     steps = recorded(vllm(9, **limit), [request("A", 5, 1), request("B", 3, 1), request("C", 1, 1)])
-    assert trace(steps)[0] == first, why
+    check(f"first pass ({why})", trace(steps)[0], first)
 
 
-def test_the_samples_of_a_request_take_a_seat_each():
-    asked = [pair("A", 4, 2), request("B", 4, 1)]
-    assert trace(recorded(vllm(9, max_num_seqs=3), asked))[0] == "A.0:4 B4"
-    assert trace(recorded(vllm(9, max_num_seqs=2), asked))[0] == "A.0:4"
+@pytest.mark.task(8, 2)
+@pytest.mark.parametrize(("seats", "first"), [(3, "A.0:4 B4"), (2, "A.0:4")])
+def test_the_samples_of_a_request_take_a_seat_each(check, seats, first):
+    steps = recorded(vllm(9, max_num_seqs=seats), [pair("A", 4, 2), request("B", 4, 1)])
+    check("first pass", trace(steps)[0], first)
 
 
 NEVER = {
@@ -73,38 +101,77 @@ def test_a_request_that_could_not_finish_even_alone_is_refused_and_the_others_ru
     assert trace(engine.steps) == ["B4", "B1"]
 
 
+# Decodes
+
+
+@pytest.mark.task(8, 3)
+def test_a_sequence_takes_a_block_only_when_its_last_one_is_full(check):
+    steps = recorded(vllm(8), [request("A", 3, 4)])
+    check("places that A holds, by pass", [step.reserved_tokens for step in steps], [4, 4, 8, 8])
+
+
+@pytest.mark.task(8, 3)
+def test_a_sequence_goes_on_only_if_a_block_is_free_even_where_its_last_one_has_room(check):
+    steps = recorded(vllm(3), [request("A", 6, 3), request("B", 1, 2)])
+    check("passes", trace(steps), ["A6 B1", "A1 !B", "B2", "A1"])
+
+
 # Preemption of lone sequences: recompute
 
 
-def test_the_latest_arrival_is_preempted_first_and_the_waiting_end_oldest_first():
+@pytest.mark.task(8, 3)
+@pytest.mark.task(8, 4)
+def test_the_latest_arrival_is_preempted_first_and_the_waiting_end_oldest_first(check):
     scheduler = vllm(3)
     engine = simulated(scheduler, [request(name, 4, 6) for name in "ABC"])
     engine.step()
     engine.step()
-    assert trace(engine.steps) == ["A4 B4 C4", "A1 !C !B"]
-    assert [group.sequences[0].name for group in scheduler.waiting] == ["B", "C"]
+    check("passes", trace(engine.steps), ["A4 B4 C4", "A1 !C !B"])
+    check("waiting, from the front", [group.sequences[0].name for group in scheduler.waiting], ["B", "C"])
 
 
-def test_a_preempted_sequence_gives_up_all_blocks_and_keeps_its_tokens():
+@pytest.mark.task(8, 4)
+def test_a_preempted_sequence_waits_before_those_that_arrived_later(check):
+    scheduler = vllm(2)
+    engine = simulated(scheduler, [request(name, 4, 4) for name in "ABCD"])
+    engine.step()
+    engine.step()
+    check("passes", trace(engine.steps), ["A4 B4", "A1 !B"])
+    check("waiting, from the front", [group.sequences[0].name for group in scheduler.waiting], ["B", "C", "D"])
+
+
+@pytest.mark.task(8, 4)
+def test_a_preempted_sequence_gives_up_all_blocks_and_keeps_its_tokens(check):
     scheduler = vllm(4)
     engine = simulated(scheduler, [request(name, 4, 6) for name in "ABC"])
     for _ in range(2):
         engine.step()
     (preempted,) = scheduler.waiting[0].sequences
-    assert (preempted.memory, preempted.computed, preempted.output_length) == ([], 0, 1)
-    assert preempted.status is Status.WAITING
+    check("free blocks, A and B holding 2 each", scheduler.blocks.num_free, 0)
+    check("blocks of C", preempted.memory, [])
+    check("tokens of C that are in the cache", preempted.computed, 0)
+    check("tokens of C", len(preempted.token_ids), 4 + 1)
+    check("status of C", preempted.status.value, "waiting")
 
 
-def test_recomputation_emits_nothing_twice():
-    asked = [request(name, 4, 6) for name in "ABC"]
+@pytest.mark.task(8, 4)
+def test_recomputation_emits_nothing_twice(check):
     emitted, preempted = Counter(), 0
-    for step in recorded(vllm(4), asked):
+    for step in recorded(vllm(4), [request(name, 4, 6) for name in "ABC"]):
         emitted.update(dict(step.delivered))
         preempted += len(step.events)
-    assert emitted == {"A": 6, "B": 6, "C": 6}
-    assert preempted >= 3
+    check("tokens that each client got", dict(emitted), {"A": 6, "B": 6, "C": 6})
+    check("whether there were 3 preemptions or more", preempted >= 3, True)
+
+
+@pytest.mark.task(8, 2)
+@pytest.mark.task(8, 3)
+@pytest.mark.task(8, 4)
+def test_recomputed_sequences_equal_their_oracles(check):
     model = tiny(0)
-    assert tokens_of(real(model, vllm(4), asked).run()) == oracle(model, asked)
+    asked = [request(name, 4, 6) for name in "ABC"]
+    tokens = tokens_of(real(model, vllm(4), asked).run())
+    check("tokens", tokens, lambda: oracle(model, asked), axes=("request", "output token"))
 
 
 # Preemption of samples that share blocks: swap
@@ -119,87 +186,153 @@ TWO_PAIRS = [
 ]
 
 
-def test_a_pair_is_swapped_out_whole_and_comes_back_when_there_is_room_to_grow():
+@pytest.mark.task(8, 3)
+@pytest.mark.task(8, 4)
+@pytest.mark.task(8, 5)
+def test_a_pair_is_swapped_out_whole_and_comes_back_when_there_is_room_to_grow(check):
     steps = recorded(vllm(7, swap_blocks=3), [pair("A", 6, 4), pair("B", 6, 4)])
-    assert trace(steps) == TWO_PAIRS
-    assert [step.swapped_out for step in steps] == [0, 0, 3, 0, 0, 0]
-    assert [step.swapped_in for step in steps] == [0, 0, 0, 0, 3, 0]
-    assert [step.copied for step in steps] == [0, 2, 0, 0, 0, 0]
+    check("passes", trace(steps), TWO_PAIRS)
 
 
-def test_no_prompt_enters_before_all_that_was_swapped_out_is_back():
+@pytest.mark.task(8, 3)
+@pytest.mark.task(8, 5)
+def test_a_swap_moves_the_blocks_of_a_pair_once_and_a_sample_copies_before_it_writes(check):
+    steps = recorded(vllm(7, swap_blocks=3), [pair("A", 6, 4), pair("B", 6, 4)])
+    check("blocks swapped out, by pass", [step.swapped_out for step in steps], [0, 0, 3, 0, 0, 0])
+    check("blocks swapped in, by pass", [step.swapped_in for step in steps], [0, 0, 0, 0, 3, 0])
+    check("blocks copied, by pass", [step.copied for step in steps], [0, 2, 0, 0, 0, 0])
+
+
+@pytest.mark.task(8, 1)
+def test_no_prompt_enters_before_all_that_was_swapped_out_is_back(check):
     asked = [pair("A", 6, 4), pair("B", 6, 4), request("C", 4, 1, arrival=2.5)]
     steps = recorded(vllm(7, swap_blocks=3), asked)
-    assert trace(steps) == [*TWO_PAIRS[:5], "C4", TWO_PAIRS[5]]
+    check("passes", trace(steps), [*TWO_PAIRS[:5], "C4", TWO_PAIRS[5]])
 
 
-def test_a_pair_comes_back_only_if_each_sample_can_take_one_more_block():
+@pytest.mark.task(8, 5)
+def test_a_pair_comes_back_only_if_each_sample_can_take_one_more_block(check):
     steps = recorded(vllm(10, swap_blocks=2), [request("A", 4, 5), request("B", 20, 5), pair("C", 6, 4)])
     while_two_blocks_are_free = ["A1 B1", "A1 B1", "A1 B1"]  # C holds 2, and wants 4
-    assert trace(steps)[:2] == ["A4 B20 C.0:6", "A1 B1 >C.0 >C.1"]
-    assert trace(steps)[2:] == [*while_two_blocks_are_free, "C.0:1 C.1:1 <C.0 <C.1", "C.0:1 C.1:1", "C.0:1 C.1:1"]
+    back = ["C.0:1 C.1:1 <C.0 <C.1", "C.0:1 C.1:1", "C.0:1 C.1:1"]
+    check("passes", trace(steps), ["A4 B20 C.0:6", "A1 B1 >C.0 >C.1", *while_two_blocks_are_free, *back])
 
 
-def test_nobody_comes_back_in_a_pass_that_preempted():
+@pytest.mark.task(8, 5)
+@pytest.mark.parametrize(("watermark", "after_a"), [(0, ["B1 C.0:1 C.1:1 <C.0 <C.1"]), (1, ["B1", "B1"])])
+def test_a_pair_comes_back_only_if_the_watermark_stays_free(check, watermark, after_a):
+    asked = [request("A", 4, 3), request("B", 20, 5), pair("C", 6, 4)]  # A leaves 4 blocks, all that C wants
+    steps = recorded(vllm(10, swap_blocks=2, watermark=watermark), asked)
+    check("passes", trace(steps)[: 3 + len(after_a)], ["A4 B20 C.0:6", "A1 B1 >C.0 >C.1", "A1 B1", *after_a])
+
+
+@pytest.mark.task(8, 5)
+def test_of_two_pairs_the_earlier_comes_back_first_although_it_left_last(check):
+    steps = recorded(vllm(8, swap_blocks=5), [pair("A", 6, 4), pair("B", 6, 4), pair("C", 6, 4)])
+    leaving = [
+        "A.0:6 B.0:6 C.0:6",
+        "A.0:1 A.1:1 B.0:1 B.1:1 >C.0 >C.1",
+        "A.0:1 A.1:1 B.0:1 B.1:1",
+        "A.0:1 A.1:1 >B.0 >B.1",
+    ]
+    check("passes", trace(steps)[:5], [*leaving, "B.0:1 B.1:1 <B.0 <B.1"])
+
+
+@pytest.mark.task(8, 1)
+def test_nobody_comes_back_in_a_pass_that_preempted(check):
     steps = recorded(vllm(9, swap_blocks=2), [request("A", 4, 8), request("B", 20, 7), pair("C", 6, 4)])
-    assert trace(steps)[:5] == ["A4 B20 C.0:6", "A1 B1 >C.0 >C.1", *["A1 B1"] * 3]
-    assert trace(steps)[5:7] == ["A1 !B", "A1 C.0:1 C.1:1 <C.0 <C.1"]  # B gave up 6 blocks, and C wants 4
+    b_gave_up_6_blocks_and_c_wants_4 = ["A1 !B", "A1 C.0:1 C.1:1 <C.0 <C.1"]
+    before = ["A4 B20 C.0:6", "A1 B1 >C.0 >C.1", *["A1 B1"] * 3]
+    check("passes", trace(steps)[:7], [*before, *b_gave_up_6_blocks_and_c_wants_4])
 
 
-def test_what_the_host_has_no_room_for_fails_alone():
+@pytest.mark.task(8, 4)
+def test_what_the_host_has_no_room_for_fails_alone(check):
     scheduler = vllm(7, swap_blocks=2)
     engine = simulated(scheduler, [pair("A", 6, 4), pair("B", 6, 4)])
     outputs = engine.run()
-    assert trace(engine.steps) == [*TWO_PAIRS[:2], "A.0:1 A.1:1 xB.0 xB.1", "A.0:1 A.1:1"]
+    check("passes", trace(engine.steps), [*TWO_PAIRS[:2], "A.0:1 A.1:1 xB.0 xB.1", "A.0:1 A.1:1"])
     ends = {output.sequence: (output.finish_reason, output.error) for output in outputs if output.finish_reason}
     too_small = ("error", "preempted, and the swap space is too small; raise swap_blocks")
-    assert ends == {"A.0": ("length", None), "A.1": ("length", None), "B.0": too_small, "B.1": too_small}
+    due = {"A.0": ("length", None), "A.1": ("length", None), "B.0": too_small, "B.1": too_small}
+    check("how each sample ended", ends, due)
     scheduler.check_integrity()
 
 
-def test_a_pair_of_which_one_sample_is_left_is_recomputed():
-    def first_sample_of_b_ends_early(batch):
-        ends = [span.sequence.name == "B.0" and span.sequence.output_length == 1 for span in batch.spans]
+def ends_early(name):
+    """A model that ends this sample with its second token."""
+
+    def execute(batch):
+        ends = [span.sequence.name == name and span.sequence.output_length == 1 for span in batch.spans]
         return [Result((EOS if end else 0,) * span.samples) for end, span in zip(ends, batch.spans, strict=True)]
 
+    return execute
+
+
+@pytest.mark.task(8, 4)
+def test_a_pair_of_which_one_sample_is_left_is_recomputed(check):
     asked = [pair("A", 6, 5), pair("B", 6, 5, ignore_eos=False)]
-    steps = recorded(vllm(7, swap_blocks=6), asked, execute=first_sample_of_b_ends_early)
-    assert trace(steps)[:4] == [*TWO_PAIRS[:2], "A.0:1 A.1:1 B.1:1", "A.0:1 A.1:1 !B.1"]
+    steps = recorded(vllm(7, swap_blocks=6), asked, execute=ends_early("B.0"))
+    check("passes", trace(steps)[:4], [*TWO_PAIRS[:2], "A.0:1 A.1:1 B.1:1", "A.0:1 A.1:1 !B.1"])
 
 
-def test_swapped_and_recomputed_samples_equal_their_own_oracles():
+@pytest.mark.task(8, 3)
+@pytest.mark.task(8, 5)
+@pytest.mark.task(8, 6)
+def test_swapped_and_recomputed_samples_equal_their_own_oracles(check):
     model = tiny(0)
     asked = [pair(name, 6, 4, temperature=1.0, seed=i) for i, name in enumerate("ABC")]
     engine = real(model, vllm(7, swap_blocks=9), asked)
     tokens = tokens_of(engine.run())
-    assert tokens == oracle(model, asked)
-    assert tokens["A.0"] != tokens["A.1"]
-    assert sum(step.swapped_in for step in engine.steps) > 0
+    check("tokens", tokens, lambda: oracle(model, asked), axes=("sample", "output token"))
+    check("whether the samples of A differ", tokens["A.0"] != tokens["A.1"], True)
+    check("whether blocks were swapped in", sum(step.swapped_in for step in engine.steps) > 0, True)
 
 
 # Sharing
 
 
-def test_three_samples_share_the_prompts_full_blocks_and_copy_only_its_last():
+@pytest.mark.task(8, 6)
+def test_three_samples_share_the_prompts_full_blocks_and_copy_only_its_last(check):
     scheduler = vllm(10)
     engine = simulated(scheduler, [request("A", 6, 4, params={"n": 3})])
     engine.step()
     engine.step()
     first, second, third = scheduler.running[0].tables
-    assert first[0] == second[0] == third[0]
-    assert len({first[1], second[1], third[1]}) == 3
-    assert [step.copied for step in engine.steps] == [0, 2]  # the last of three writes in place
-    assert [step.reserved_tokens for step in engine.steps] == [2 * 4, 4 * 4]  # alone each would hold 2 blocks: 6
+    check("distinct blocks of the prompt's first 4 tokens", len({first[0], second[0], third[0]}), 1)
+    check("distinct blocks of what follows", len({first[1], second[1], third[1]}), 3)
+    copied = [step.copied for step in engine.steps]
+    check("blocks copied, by pass (the last of three writes in place)", copied, [0, 2])
+    held = [step.reserved_tokens for step in engine.steps]
+    check("places held, by pass (6 blocks, were each sample alone)", held, [2 * 4, 4 * 4])
 
 
-def test_samples_of_a_prompt_that_ends_a_block_copy_nothing():
+@pytest.mark.task(8, 6)
+def test_samples_of_a_prompt_that_ends_a_block_copy_nothing(check):
     steps = recorded(vllm(9), [request("A", 8, 2, params={"n": 3})])
-    assert [step.copied for step in steps] == [0, 0]
-    assert [step.reserved_tokens for step in steps] == [2 * 4, 5 * 4]
+    check("blocks copied, by pass", [step.copied for step in steps], [0, 0])
+    check("places held, by pass", [step.reserved_tokens for step in steps], [2 * 4, 5 * 4])
 
 
+@pytest.mark.task(8, 6)
+def test_a_sample_that_ends_gives_up_its_own_blocks_and_leaves_the_others_theirs(check):
+    steps = recorded(vllm(7), [pair("A", 6, 4, ignore_eos=False)], execute=ends_early("A.0"))
+    check("passes", trace(steps), ["A.0:6", "A.0:1 A.1:1", "A.1:1", "A.1:1"])
+    check("places held, by pass", [step.reserved_tokens for step in steps], [2 * 4, 3 * 4, 2 * 4, 3 * 4])
+
+
+@pytest.mark.task(8, 6)
+def test_when_all_have_finished_all_blocks_are_free_and_nobody_runs(check):
+    scheduler = vllm(9)
+    simulated(scheduler, [pair("A", 6, 3), request("B", 5, 2)]).run()
+    check("free blocks", scheduler.blocks.num_free, 9)
+    check("groups that run", len(scheduler.running), 0)
+
+
+@pytest.mark.task(8, 6)
 @pytest.mark.parametrize("n", [2, 3])
-def test_each_sample_equals_its_own_oracle(n):
+def test_each_sample_equals_its_own_oracle(check, n):
     model = tiny(0)
     asked = [request("A", 6, 9, params={"n": n, "temperature": 1.0, "seed": 3}), request("B", 5, 7)]
-    assert tokens_of(real(model, vllm(16), asked).run()) == oracle(model, asked)
+    tokens = tokens_of(real(model, vllm(16), asked).run())
+    check("tokens", tokens, lambda: oracle(model, asked), axes=("sample", "output token"))

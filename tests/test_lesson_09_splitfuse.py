@@ -3,9 +3,10 @@
 import pytest
 from harness import POLICIES, land, launch, oracle, real, recorded, request, simulated, tokens_of, trace
 
+from minillm.batch import next_span
 from minillm.model.tiny import tiny
 from minillm.scheduler import Refused
-from minillm.sequence import Status
+from minillm.sequence import Sequence
 
 
 def splitfuse(num_blocks, token_budget, **options):
@@ -20,93 +21,193 @@ SIZES = [(3, 9), (18, 2), (1, 5), (25, 3), (2, 2), (5, 8), (14, 1), (7, 4)]
 MIX = [request(name, *size, arrival=i * 0.7) for i, (name, size) in enumerate(zip("ABCDEFGH", SIZES, strict=True))]
 
 
-@pytest.fixture(scope="module")
-def mixed():
+# Pieces
+
+
+def sequence_of(prompt, computed=0, generated=0):
+    """A sequence some of whose tokens are in the cache."""
+    sequence = Sequence(request("A", prompt, 9), computed=computed)
+    sequence.token_ids += [0] * generated
+    return sequence
+
+
+PIECES = {
+    "a whole prompt": (sequence_of(10), None, (0, 10, 1)),
+    "the first piece of a prompt": (sequence_of(10), 4, (0, 4, 0)),
+    "a piece from the middle": (sequence_of(10, computed=4), 4, (4, 4, 0)),
+    "the last piece": (sequence_of(10, computed=8), 4, (8, 2, 1)),
+    "a last piece of just the limit": (sequence_of(10, computed=6), 4, (6, 4, 1)),
+    "a decode": (sequence_of(10, computed=12, generated=3), None, (12, 1, 1)),
+    "a first piece after a reset": (sequence_of(10, generated=3), 12, (0, 12, 0)),
+    "a last piece after a reset": (sequence_of(10, computed=12, generated=3), 12, (12, 1, 1)),
+}
+
+
+@pytest.mark.task(9, 1)
+@pytest.mark.parametrize("piece", PIECES)
+def test_a_piece_starts_where_the_cache_ends_and_samples_only_at_the_last_token(check, piece):
+    sequence, limit, due = PIECES[piece]
+    span = next_span(sequence, limit)
+    check(f"start, length and samples of {piece}", (span.start, span.length, span.samples), due)
+
+
+@pytest.mark.task(9, 1)
+def test_the_last_piece_of_a_prompt_samples_all_branches(check):
+    sequence = Sequence(request("A", 10, 9, params={"n": 3}), branches=3)
+    spans = [next_span(sequence, 7), next_span(sequence, 10)]
+    check("samples of a first piece, and of the whole", [span.samples for span in spans], [0, 3])
+
+
+@pytest.mark.task(9, 1)
+@pytest.mark.task(9, 5)
+def test_a_prompt_is_computed_once_and_its_last_piece_samples(check):
+    steps = recorded(splitfuse(9, token_budget=4), [request("A", 10, 3)])
+    check("passes", trace(steps), ["A4", "A4", "A2", "A1", "A1"])
+    check("tokens sampled, by pass", [len(step.sampled) for step in steps], [0, 0, 1, 1, 1])
+
+
+# Passes
+
+
+def mixed_steps():
     """The steps of a mix of long and short prompts with a budget of 6 tokens and room for all."""
     return recorded(splitfuse(40, token_budget=6), MIX)
 
 
-def test_no_pass_exceeds_the_token_budget_and_most_fill_it(mixed):
-    totals = [step.computed_tokens for step in mixed]
-    assert max(totals) == 6
-    assert totals.count(6) > len(totals) / 2
+@pytest.mark.task(9, 2)
+@pytest.mark.task(9, 3)
+def test_no_pass_exceeds_the_token_budget_and_most_fill_it(check):
+    totals = [step.computed_tokens for step in mixed_steps()]
+    check("most tokens of a pass", max(totals), 6)
+    check("whether most passes are full", totals.count(6) > len(totals) / 2, True)
 
 
-def test_decodes_precede_prompts(mixed):
-    for step in mixed:
-        kinds = [span.prompt > 0 for span in step.spans]
-        assert kinds == sorted(kinds)
-    assert any(len({span.prompt > 0 for span in step.spans}) == 2 for step in mixed)
+@pytest.mark.task(9, 4)
+def test_decodes_precede_prompts(check):
+    kinds = [[span.prompt > 0 for span in step.spans] for step in mixed_steps()]
+    check("passes in which a prompt precedes a decode", [index for index, k in enumerate(kinds) if k != sorted(k)], [])
+    check("whether some pass has both", any(len(set(k)) == 2 for k in kinds), True)
 
 
-def test_only_the_last_prompt_of_a_pass_is_cut(mixed):
-    assert all(span.samples == 1 for step in mixed for span in step.spans[:-1])
-    assert any(step.spans[-1].samples == 0 for step in mixed)
+@pytest.mark.task(9, 3)
+def test_only_the_last_prompt_of_a_pass_is_cut(check):
+    steps = mixed_steps()
+    early = [span.sequence for step in steps for span in step.spans[:-1] if not span.samples]
+    check("prompts that were cut although others followed", early, [])
+    check("whether some prompt was cut", any(step.spans[-1].samples == 0 for step in steps), True)
 
 
-def test_a_prompt_is_computed_once_and_its_last_piece_samples():
-    steps = recorded(splitfuse(9, token_budget=4), [request("A", 10, 3)])
-    assert trace(steps) == ["A4", "A4", "A2", "A1", "A1"]
-    assert [step.sampled for step in steps] == [(), (), (("A", 1),), (("A", 1),), (("A", 1),)]
+@pytest.mark.task(9, 3)
+@pytest.mark.task(9, 4)
+@pytest.mark.task(9, 5)
+def test_decodes_go_on_while_long_prompts_are_computed_in_pieces(check):
+    steps = recorded(splitfuse(64, token_budget=8), [request("A", 5, 3), request("B", 10, 3), request("C", 4, 3)])
+    check("passes", trace(steps), ["A5 B3", "A1 B7", "A1 B1 C4", "B1 C1", "C1"])
 
 
-def test_short_prompts_are_fused_and_the_one_that_does_not_fit_whole_is_cut():
+@pytest.mark.task(9, 3)
+def test_short_prompts_are_fused_and_the_one_that_does_not_fit_whole_is_cut(check):
     steps = recorded(splitfuse(9, token_budget=8), [request("A", 3, 1), request("B", 3, 1), request("C", 4, 1)])
-    assert trace(steps) == ["A3 B3 C2", "C2"]
+    check("passes", trace(steps), ["A3 B3 C2", "C2"])
 
 
-def test_the_rest_of_a_cut_prompt_goes_before_all_other_prompts():
+@pytest.mark.task(9, 5)
+def test_the_rest_of_a_cut_prompt_goes_before_all_other_prompts(check):
     asked = [request("A", 6, 1), request("B", 3, 1), request("C", 5, 1)]
-    assert trace(recorded(splitfuse(9, token_budget=5), asked)) == ["A5", "A1 B3 C1", "C4"]
+    check("passes", trace(recorded(splitfuse(9, token_budget=5), asked)), ["A5", "A1 B3 C1", "C4"])
 
 
-def test_decodes_take_their_share_of_the_budget_first():
+@pytest.mark.task(9, 3)
+@pytest.mark.task(9, 4)
+def test_decodes_take_their_share_of_the_budget_first(check):
     asked = [request("A", 1, 4), request("B", 1, 4), request("C", 5, 1, arrival=0.5)]
-    assert trace(recorded(splitfuse(9, token_budget=4), asked)) == ["A1 B1", "A1 B1 C2", "A1 B1 C2", "A1 B1 C1"]
+    steps = recorded(splitfuse(9, token_budget=4), asked)
+    check("passes", trace(steps), ["A1 B1", "A1 B1 C2", "A1 B1 C2", "A1 B1 C1"])
 
 
-def test_more_decodes_than_the_budget_take_turns():
-    asked = [request("A", 1, 3), request("B", 1, 3), request("C", 1, 3)]
-    steps = recorded(splitfuse(9, token_budget=3), [*asked, request("D", 1, 3)])
-    assert trace(steps) == ["A1 B1 C1", "A1 B1 C1", "A1 B1 C1", "D1", "D1", "D1"]
+@pytest.mark.task(9, 2)
+@pytest.mark.task(9, 3)
+def test_a_prompt_waits_while_decodes_take_the_whole_budget(check):
+    asked = [request(name, 1, 3) for name in "ABCD"]
+    steps = recorded(splitfuse(9, token_budget=3), asked)
+    check("passes", trace(steps), ["A1 B1 C1", "A1 B1 C1", "A1 B1 C1", "D1", "D1", "D1"])
 
 
+@pytest.mark.task(9, 2)
+@pytest.mark.task(9, 5)
+def test_more_decodes_than_the_budget_take_turns(check):
+    scheduler = splitfuse(9, token_budget=2)
+    for name in "ABC":
+        scheduler.add(request(name, 1, 9), now=0.0)
+    in_flight = [launch(scheduler), launch(scheduler)]  # A and B, then C: all three decode from here on
+    passes = []
+    while len(passes) < 4:
+        land(scheduler, in_flight.pop(0))
+        if not in_flight:
+            in_flight.append(launch(scheduler))
+            passes.append(" ".join(names(in_flight[0])))
+    check("passes", passes, ["A B", "C A", "B C", "A B"])
+
+
+@pytest.mark.task(9, 2)
 @pytest.mark.parametrize("limit", [{"token_budget": 2}, {"token_budget": 99, "max_num_seqs": 2}], ids=str)
-def test_decodes_that_return_from_several_passes_keep_to_budget_and_cap(limit):
+def test_decodes_that_return_from_several_passes_keep_to_budget_and_cap(check, limit):
     scheduler = splitfuse(9, **limit)
     for name in "ABC":
         scheduler.add(request(name, 1, 3), now=0.0)
     first, second = launch(scheduler), launch(scheduler)
     land(scheduler, first)
     land(scheduler, second)
-    assert names(launch(scheduler)) == ["A", "B"]
+    check("third pass", names(launch(scheduler)), ["A", "B"])
 
 
-def test_decodes_and_prompts_together_keep_to_the_sequence_cap():
+@pytest.mark.task(9, 3)
+def test_decodes_and_prompts_together_keep_to_the_sequence_cap(check):
     asked = [request("A", 2, 2), request("B", 2, 3), request("C", 2, 1), request("D", 2, 1)]
     steps = recorded(splitfuse(9, token_budget=99, max_num_seqs=2), asked)
-    assert trace(steps) == ["A2 B2", "A1 B1", "B1 C2", "D2"]
+    check("passes", trace(steps), ["A2 B2", "A1 B1", "B1 C2", "D2"])
 
 
 # Memory
 
 
-def test_a_decode_whose_block_is_full_is_passed_over_while_a_later_one_has_room():
+@pytest.mark.task(9, 2)
+@pytest.mark.task(9, 3)
+@pytest.mark.task(9, 5)
+def test_three_requests_that_do_not_fit_together_share_the_blocks_without_a_reset(check):
+    asked = [request("A", 7, 6), request("B", 7, 6), request("C", 3, 4)]
+    passes = ["A7 B1", "A1 B6 C1", "A1 B1 C2", "A1 C1", "A1", "A1", "B1 C1", "B1 C1", "B1", "B1"]
+    check("passes", trace(recorded(splitfuse(6, token_budget=8), asked)), passes)
+
+
+@pytest.mark.task(9, 2)
+def test_a_decode_whose_block_is_full_is_passed_over_while_a_later_one_has_room(check):
     steps = recorded(splitfuse(2, token_budget=8), [request("A", 4, 2), request("B", 2, 3)])
-    assert trace(steps) == ["A4 B2", "B1", "B1", "A1"]
+    check("passes", trace(steps), ["A4 B2", "B1", "B1", "A1"])
 
 
-def test_a_prompt_starts_only_if_all_of_it_has_blocks():
+@pytest.mark.task(9, 3)
+@pytest.mark.parametrize(
+    ("num_blocks", "passes"), [(6, ["A4 B4", "A1 B5 C1", "A1"]), (3, ["A4", "A1", "A1", "B8", "B1", "C1"])]
+)
+def test_a_prompt_starts_only_if_all_of_it_has_blocks(check, num_blocks, passes):
     asked = [request("A", 4, 3), request("B", 9, 1), request("C", 1, 1)]
-    assert trace(recorded(splitfuse(6, token_budget=8), asked)) == ["A4 B4", "A1 B5 C1", "A1"]
-    assert trace(recorded(splitfuse(3, token_budget=8), asked)) == ["A4", "A1", "A1", "B8", "B1", "C1"]
+    check("passes", trace(recorded(splitfuse(num_blocks, token_budget=8), asked)), passes)
 
 
-def test_a_rest_that_fits_its_own_last_block_needs_no_free_one():
-    assert trace(recorded(splitfuse(2, token_budget=5), [request("A", 6, 1)])) == ["A5", "A1"]
+@pytest.mark.task(9, 3)
+def test_a_piece_takes_no_blocks_for_the_rest(check):
+    steps = recorded(splitfuse(9, token_budget=5), [request("A", 14, 2)])
+    check("places held, by pass", [step.reserved_tokens for step in steps], [8, 12, 16, 16])
 
 
-def test_a_rest_of_one_token_without_a_block_is_passed_over():
+@pytest.mark.task(9, 3)
+def test_a_rest_that_fits_its_own_last_block_needs_no_free_one(check):
+    check("passes", trace(recorded(splitfuse(2, token_budget=5), [request("A", 6, 1)])), ["A5", "A1"])
+
+
+@pytest.mark.task(9, 3)
+def test_a_rest_of_one_token_without_a_block_is_passed_over(check):
     scheduler = splitfuse(5, token_budget=5)
     in_flight = []
     for asked in (request("A", 3, 9), request("B", 8, 1), request("C", 5, 1)):
@@ -114,10 +215,10 @@ def test_a_rest_of_one_token_without_a_block_is_passed_over():
         in_flight.append(launch(scheduler))
         if asked.id == "B":
             land(scheduler, in_flight.pop(0))
-    assert [names(batch) for batch in in_flight] == [["B"], ["A", "C"]]  # B lacks 3 tokens, C 1, and A's block is full
+    check("passes in flight", [names(batch) for batch in in_flight], [["B"], ["A", "C"]])
     for batch in in_flight:
-        land(scheduler, batch)
-    assert names(launch(scheduler)) == ["A", "B"]  # A took the last block
+        land(scheduler, batch)  # B lacks 3 tokens, C 1, and A's block is full
+    check("next pass, in which A takes the last block", names(launch(scheduler)), ["A", "B"])
 
 
 def stuck():
@@ -130,26 +231,54 @@ def stuck():
     return scheduler, engine
 
 
-def test_when_nobody_can_run_a_tick_resets_the_last_holder_and_requeues_it_at_the_tail():
+@pytest.mark.task(9, 4)
+def test_when_nobody_can_run_a_tick_resets_the_last_holder_and_requeues_it_at_the_tail(check):
     scheduler, engine = stuck()
-    assert trace(engine.steps)[:2] == ["A4 B4", "~B"]
-    assert [sequence.name for sequence in scheduler.prompts] == ["C", "B"]
+    check("first passes", trace(engine.steps)[:2], ["A4 B4", "~B"])
+    check("prompts that wait, from the front", [sequence.name for sequence in scheduler.prompts], ["C", "B"])
     victim = scheduler.prompts[-1]
-    assert (victim.memory, victim.computed, victim.output_length) == ([], 0, 1)
-    assert victim.status is Status.WAITING
+    check("blocks of B", victim.memory, [])
+    check("tokens of B that are in the cache", victim.computed, 0)
+    check("tokens of B", len(victim.token_ids), 4 + 1)
+    check("status of B", victim.status.value, "waiting")
     engine.run()
-    assert trace(engine.steps) == ["A4 B4", "~B", "A1", "A1", "C2", "B5", "B1"]
+    check("passes", trace(engine.steps), ["A4 B4", "~B", "A1", "A1", "C2", "B5", "B1"])
 
 
-def test_a_tick_that_resets_computes_nothing_and_takes_no_time():
+@pytest.mark.task(9, 4)
+def test_a_tick_that_resets_computes_nothing_and_takes_no_time(check):
     _, engine = stuck()
     reset = engine.steps[1]
-    assert (reset.computed_tokens, reset.sampled, reset.end - reset.start) == (0, (), 0.0)
+    check("tokens computed by the reset", reset.computed_tokens, 0)
+    check("tokens sampled by the reset", len(reset.sampled), 0)
+    check("seconds that the reset takes", reset.end - reset.start, 0.0)
 
 
-def test_two_resets_in_a_row_choose_different_victims():
+@pytest.mark.task(9, 1)
+@pytest.mark.task(9, 4)
+@pytest.mark.task(9, 5)
+def test_a_prompt_that_was_reset_is_computed_anew_with_what_it_had_generated(check):
+    steps = recorded(splitfuse(4, token_budget=8), [request("A", 7, 6), request("B", 7, 6)])
+    b_has_9_tokens = ["B8", "B1", "B1", "B1", "B1"]
+    check("passes", trace(steps), ["A7 B1", "A1 B6", "B1", "~B", *["A1"] * 4, *b_has_9_tokens])
+
+
+@pytest.mark.task(9, 4)
+def test_two_resets_in_a_row_choose_different_victims(check):
     steps = recorded(splitfuse(3, token_budget=16), [request(name, 4, 6) for name in "ABC"])
-    assert [event.sequence for step in steps for event in step.events] == ["C", "A"]
+    check("sequences that were reset", [event.sequence for step in steps for event in step.events], ["C", "A"])
+
+
+@pytest.mark.task(9, 4)
+def test_nobody_is_reset_while_a_pass_computes_that_may_free_blocks(check):
+    scheduler = splitfuse(2, token_budget=4)
+    for asked in (request("A", 4, 3), request("B", 3, 5)):
+        scheduler.add(asked, now=0.0)
+    first, second = launch(scheduler), launch(scheduler)
+    land(scheduler, first)
+    check("pass of A, whose block is full, while B computes", scheduler.schedule(0.0), None)
+    land(scheduler, second)
+    check("next pass", names(launch(scheduler)), ["B"])
 
 
 def test_a_request_that_needs_more_blocks_than_there_are_is_refused_and_the_others_run():
@@ -160,7 +289,12 @@ def test_a_request_that_needs_more_blocks_than_there_are_is_refused_and_the_othe
     assert trace(engine.steps) == ["B4", "B1"]
 
 
+@pytest.mark.task(9, 1)
+@pytest.mark.task(9, 3)
+@pytest.mark.task(9, 4)
+@pytest.mark.task(9, 5)
 @pytest.mark.parametrize(("num_blocks", "token_budget"), [(40, 6), (7, 5), (7, 64)])
-def test_cuts_and_resets_leave_the_tokens_as_they_are(num_blocks, token_budget):
+def test_cuts_and_resets_leave_the_tokens_as_they_are(check, num_blocks, token_budget):
     model = tiny(0)
-    assert tokens_of(real(model, splitfuse(num_blocks, token_budget), MIX).run()) == oracle(model, MIX)
+    tokens = tokens_of(real(model, splitfuse(num_blocks, token_budget), MIX).run())
+    check("tokens", tokens, lambda: oracle(model, MIX), axes=("request", "output token"))

@@ -60,9 +60,10 @@ class SplitFuse:
         return Batch(events=(self._reset(),))
 
     def _take_decodes(self) -> list[Span]:
-        """A token for each decode, in order, as far as budget and cap go, whether or not all of these can run.
+        """A token for each of the first decodes, as many as budget and cap allow; those that get one leave the queue.
 
-        One whose last block is full is passed over when no block is free; later ones may still have room.
+        One whose last block is full is passed over when no block is free: it keeps its place, and later ones may still
+        have room.
         """
         taken: dict[Sequence, Span] = {}
         for sequence in islice(self.decodes, min(self.max_num_seqs, self.token_budget)):
@@ -74,7 +75,7 @@ class SplitFuse:
         return list(taken.values())
 
     def _take_prompts(self, spans: list[Span]) -> None:
-        """Add prompts to ``spans``, in order, while the whole rest of each has blocks; the budget cuts the last one.
+        """Move prompts from the queue to ``spans``, while the whole rest of each has blocks; the budget cuts the last.
 
         Only the piece that is computed takes its blocks; what is cut off may find them taken.
 
@@ -110,7 +111,10 @@ class SplitFuse:
         return None
 
     def settle(self, batch: Batch, outcomes: Iterable[Outcome], now: float) -> list[Sequence]:
-        """Free what finished; the rest of a prompt returns to the front, decodes queue in the order they emitted."""
+        """Free what finished; the rest of a prompt returns to the front, decodes queue in the order they emitted.
+
+        Returns the sequences of all outcomes: clients get every token at once.
+        """
         sequences = []
         for outcome in outcomes:
             sequence = outcome.sequence

@@ -263,7 +263,10 @@ class VLLM:
         return None
 
     def settle(self, batch: Batch, outcomes: Iterable[Outcome], now: float) -> list[Sequence]:
-        """Fork new branches off their prompt's blocks, free what finished, deliver every token at once."""
+        """Fork new branches off their prompt's blocks, and free what finished.
+
+        Returns the sequences of all outcomes: clients get every token at once.
+        """
         groups = {sequence: group for group in self.running for sequence in group.sequences}
         sequences = []
         for outcome in outcomes:
