@@ -10,51 +10,67 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
+from minillm.course.cache import cache_folder
 from minillm.course.splice import OverlayError, Source, Tasks, splice
+
+_NOT_COMPILED = "minillm."
+"""Modules that numba compiles nothing of: kernels are compiled, and they import nothing of minillm."""
 
 
 class Overlay:
     """Modules in which the functions that ``tasks`` names come from the file ``lab``.
 
     Only their bodies are the lab's: signatures and decorators stay the reference's, and helper functions, constants
-    and imports of the lab join the module. Raises OverlayError where the lab does not fit, and SyntaxError.
+    and imports of the lab join the module. The lab's functions that ``others`` names, tasks too, are not looked at.
+    Raises OverlayError where the lab does not fit, and SyntaxError.
     """
 
-    def __init__(self, lab: Path, tasks: Tasks) -> None:
+    def __init__(self, lab: Path, tasks: Tasks, others: Tasks | None = None) -> None:
         source = Source(str(lab), lab.read_text(encoding="utf-8"))
-        references = {module: _reference(module) for module in tasks}
+        references = {module: reference_source(module) for module in tasks}
         self._code = {
-            module: (reference.path, splice(module, reference, source, tasks))
+            module: (reference.path, splice(module, reference, source, tasks, others or {}))
             for module, reference in references.items()
         }
-        wanted = sorted((module, sorted(names)) for module, names in tasks.items())
+        wanted = [sorted((module, sorted(names)) for module, names in each.items()) for each in (tasks, others or {})]
         texts = [source.text, *(reference.text for reference in references.values())]
+        self.compiled = any(not module.startswith(_NOT_COMPILED) for module in tasks)
         self.digest = hashlib.sha256(repr((wanted, texts)).encode()).hexdigest()[:16]
 
     def install(self) -> None:
         """Let this process, and no child of it, import the modules so from now on.
 
-        Compiled numba functions go to a cache of this overlay's own, below ``NUMBA_CACHE_DIR`` where that is set: the
-        shared one may hold callers with the reference compiled into them. Raises OverlayError if it is too late.
+        Where a replaced function may be compiled into a caller, numba's cache is this overlay's own: a shared one may
+        hold callers with the reference in them. It lies below ``NUMBA_CACHE_DIR`` where that is set. Raises
+        OverlayError if it is too late.
         """
         late = sorted({*self._code, "numba"} & set(sys.modules))
         if late:
             raise OverlayError(f"{late[0]} is imported already; install an overlay first thing in a fresh process")
-        root = os.environ.get("NUMBA_CACHE_DIR") or Path.home() / ".cache" / "minillm" / "numba"
-        os.environ["NUMBA_CACHE_DIR"] = str(Path(root) / self.digest)
+        root = Path(os.environ.get("NUMBA_CACHE_DIR") or cache_folder() / "numba")
+        os.environ["NUMBA_CACHE_DIR"] = str(root / (self.digest if self.compiled else "shared"))
         sys.meta_path.insert(0, _Finder({name: _Loader(name, *entry) for name, entry in self._code.items()}))
 
 
-def _reference(module: str) -> Source:
-    """A module's source, found without importing the module."""
-    spec = importlib.util.find_spec(module)
+def reference_source(module: str) -> Source:
+    """A module's source, found without importing anything. Raises OverlayError where there is none."""
+    spec = _find(module)
     if spec is None or spec.origin is None:
         raise OverlayError(f"there is no module {module} to overlay; check the name")
     return Source(spec.origin, Path(spec.origin).read_text(encoding="utf-8"))
+
+
+def _find(module: str) -> ModuleSpec | None:
+    """``importlib.util.find_spec`` would import the packages around the module, and they may import the module."""
+    package, dot, _ = module.rpartition(".")
+    if not dot:
+        return importlib.util.find_spec(module)
+    around = _find(package)
+    return PathFinder.find_spec(module, around.submodule_search_locations) if around else None
 
 
 class _Loader(SourceFileLoader):

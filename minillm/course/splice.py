@@ -38,27 +38,29 @@ class Source:
         return ast.parse(self.text, self.path)
 
 
-def splice(module: str, reference: Source, lab: Source, tasks: Tasks) -> list[CodeType]:
+def splice(module: str, reference: Source, lab: Source, tasks: Tasks, others: Tasks) -> list[CodeType]:
     """Code objects that, executed in this order in one namespace, make the module with the lab's functions in it.
 
     ``tasks[module]`` are replaced. The lab's other imports and definitions join the module where these functions need
     them, its other statements always; they stand before the first function that is replaced. The names of other
-    modules' tasks are left to those modules. Raises OverlayError for a function that is missing or has other
-    parameters or decorators, and for a name that the module has already.
+    modules' tasks are left to those modules, and functions that ``others`` names are left out everywhere: they are the
+    lab's further tasks, which are not replaced this time. Raises OverlayError for a function that is missing or has
+    other parameters or decorators, and for a name that the module has already.
     """
+    no_helpers = {task for each in (tasks, others) for names in each.values() for task in names}
     ours, theirs = reference.parse(), lab.parse()
     shifts = {}
     for task in tasks[module]:
         target = _only(_functions(ours)[task], task, module)
         shifts[task] = _replace_body(target, _only(_functions(theirs)[task], task, lab.path), lab.path)
     for owner in {task.rpartition(".")[0] for task in tasks[module]} - {""}:
-        methods = _join_methods(_classes(ours)[owner], _classes(theirs)[owner], owner, tasks[module], lab.path)
+        methods = _join_methods(_classes(ours)[owner], _classes(theirs)[owner], owner, no_helpers, lab.path)
         shifts |= dict.fromkeys(methods, 0)
 
     replaced = {task.split(".")[0] for task in tasks[module]}
     first = next(index for index, statement in enumerate(ours.body) if getattr(statement, "name", "") in replaced)
     roots = [node for name, nodes in _functions(ours).items() if name in shifts for node in nodes]
-    helpers = list(_helpers(theirs, {task.split(".")[0] for names in tasks.values() for task in names}, lab.path))
+    helpers = list(_helpers(theirs, {task.split(".")[0] for task in no_helpers}, lab.path))
     joined = _joining(_needed(helpers, roots), ours, module, lab.path)
 
     before = _compiled(ours.body[:first], reference.path)

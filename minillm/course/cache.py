@@ -1,0 +1,41 @@
+"""Where what can be computed again lies between runs, and the name of the state of the tree it was computed from."""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """``MINILLM_CACHE``, or ``minillm`` in the user's cache folder."""
+    own = os.environ.get("MINILLM_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minillm"
+
+
+def tree_hash(paths: Iterable[Path]) -> str:
+    """Hash of these files and of all code and data below these folders: hexadecimal, 16 characters."""
+    hasher = hashlib.sha256()
+    for path in sorted(_files(paths)):
+        hasher.update(f"{path}\0".encode())
+        hasher.update(hashlib.sha256(path.read_bytes()).digest())
+    return hasher.hexdigest()[:16]
+
+
+_SUFFIXES = (".py", ".toml", ".txt", ".json")
+
+
+def _files(paths: Iterable[Path]) -> Iterable[Path]:
+    for path in paths:
+        if path.is_dir():
+            yield from (file for file in path.rglob("*") if file.suffix in _SUFFIXES and file.is_file())
+        else:
+            yield path
+
+
+def keep_newest(folder: Path, pattern: str, count: int) -> None:
+    """Delete the files of ``folder`` that match ``pattern`` and are older than the newest ``count``."""
+    files = sorted(folder.glob(pattern), key=lambda file: file.stat().st_mtime, reverse=True)
+    for file in files[count:]:
+        file.unlink(missing_ok=True)
