@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from minillm.bench.attention import total
+from minillm.bench.stopwatch import alternating_medians
 from minillm.comparison import Stage, real_stage, serve, warm_up
 from minillm.metrics import summarise
 from minillm.model.transformer import Transformer
@@ -22,12 +24,16 @@ TOKEN_BUDGET = 96
 
 @dataclass(frozen=True, slots=True)
 class ServingSpeed:
-    """One policy on the workload: output tokens per second, seconds in all, and seconds in the model's forward pass."""
+    """One policy on the workload: output tokens per second, seconds in all, and seconds in the model's forward pass.
+
+    ``weights_seconds`` is what a sum over the model's weights took just before: no pass can be shorter.
+    """
 
     policy: str
     output_tokens_per_s: float
     seconds: float
     forward_seconds: float
+    weights_seconds: float
 
     @property
     def overhead_share(self) -> float:
@@ -83,8 +89,17 @@ def _speed(policy: str, stage: Stage, capacity: Capacity, workload: Sequence[Req
     warm_up(stage, build(capacity), workload[:2])
     engine = stage.engine(build(capacity))
     assert stage.model is not None
+    weights_seconds = read_weights(stage.model)
     with _timed(stage.model) as watch:
         start = time.perf_counter()
         serve(engine, workload, on_tokens=lambda tokens: None)
         seconds = time.perf_counter() - start
-    return ServingSpeed(policy, summarise(engine.recording(policy)).output_tokens_per_s, seconds, watch.seconds)
+    tokens_per_s = summarise(engine.recording(policy)).output_tokens_per_s
+    return ServingSpeed(policy, tokens_per_s, seconds, watch.seconds, weights_seconds)
+
+
+def read_weights(model: Transformer, repeats: int = 9) -> float:
+    """Median seconds of a sum over all weights, by all threads: what memory alone asks of every pass."""
+    weights = [weight.reshape(-1).numpy() for weight in model.parameters()]
+    [seconds] = alternating_medians([lambda: [total(weight) for weight in weights]], repeats)
+    return seconds
