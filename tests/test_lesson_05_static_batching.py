@@ -3,53 +3,165 @@
 import pytest
 from harness import oracle, real, recorded, request, simulated, timed_trace, tokens_of, trace
 
+from minillm.cache.memory import Row
+from minillm.metrics import waste
 from minillm.model.tiny import tiny
+from minillm.records import SpanRecord, StepRecord
 from minillm.scheduler import Refused
 from minillm.schedulers.single import Single
 from minillm.schedulers.static import NaiveStatic, Static
+from minillm.sequence import Sequence
+
+# One request at a time.
 
 
-def test_a_batch_is_padded_to_its_longest_prompt_and_runs_until_its_longest_answer_ends():
-    steps = recorded(Static(2, columns=13), [request("A", 7, 6), request("B", 3, 4)])
-    assert trace(steps) == ["A7 B3", "A1 B1", "A1 B1", "A1 B1", "A1 (B)", "A1 (B)"]
-    assert [step.computed_tokens for step in steps] == [14, 2, 2, 2, 2, 2]
-    assert [step.useful_tokens for step in steps] == [10, 2, 2, 2, 1, 1]
-    assert [step.context_tokens for step in steps] == [14, 16, 18, 20, 22, 24]
-    assert {step.layout for step in steps} == {"padded"}
+@pytest.mark.task(5, 1)
+def test_single_serves_one_request_after_the_other(check):
+    steps = recorded(Single(columns=9), [request("A", 5, 3), request("B", 2, 2)])
+    check("passes", trace(steps), ["A5", "A1", "A1", "B2", "B1"])
 
 
-def test_a_short_answer_holds_its_row_as_long_as_the_longest():
-    steps = recorded(Static(2, columns=110), [request("A", 3, 10), request("B", 3, 100)])
-    assert sum("A" in step.held for step in steps) == 90
+@pytest.mark.task(5, 1)
+def test_single_delivers_each_token_at_once(check):
+    steps = recorded(Single(columns=9), [request("A", 5, 3), request("B", 2, 2)])
+    delivered = [("A", 1), ("A", 1), ("A", 1), ("B", 1), ("B", 1)]
+    check("deliveries of each pass", deliveries(steps), [[each] for each in delivered], axes=("pass",))
 
 
-def test_tokens_are_computed_one_by_one_and_delivered_together_when_the_batch_ends():
-    *before, last = recorded(Static(2, columns=13), [request("A", 7, 6), request("B", 3, 4)])
-    assert [dict(step.sampled) for step in (*before, last)] == [{"A": 1, "B": 1}] * 4 + [{"A": 1}] * 2
-    assert all(not step.delivered and not step.finished for step in before)
-    assert last.delivered == (("A", 6), ("B", 4))  # so the first token's latency is that of the whole answer
-    assert last.finished == (("A", "length"), ("B", "length"))
+@pytest.mark.task(5, 1)
+def test_single_waits_for_a_request_that_is_still_to_come(check):
+    steps = recorded(Single(columns=9), [request("A", 2, 1), request("B", 2, 2, arrival=3.5)])
+    check("passes", timed_trace(steps), ["@0 A2", "@3.5 B2", "@4.5 B1"])
 
 
-def test_who_arrives_while_a_batch_runs_waits_for_its_end():
-    steps = recorded(Static(2, columns=9), [request("A", 2, 3), request("B", 2, 2, arrival=0.5)])
-    assert timed_trace(steps) == ["@0 A2", "@1 A1", "@2 A1", "@3 B2", "@4 B1"]
+def deliveries(steps):
+    return [list(step.delivered) for step in steps]
 
 
-def test_batches_fill_up_in_the_order_of_arrival():
+# A batch is formed.
+
+
+@pytest.mark.task(5, 2)
+def test_batches_fill_up_in_the_order_of_arrival(check):
     steps = recorded(Static(2, columns=9), [request(name, 2, 1) for name in "ABC"])
-    assert trace(steps) == ["A2 B2", "C2"]
+    check("passes", trace(steps), ["A2 B2", "C2"])
 
 
-def test_nobody_overtakes_a_request_that_does_not_fit_beside_those_before_it():
+@pytest.mark.task(5, 2)
+def test_a_batch_of_one_is_formed_when_only_one_waits(check):
+    steps = recorded(Static(4, columns=9), [request("A", 2, 1)])
+    check("passes", trace(steps), ["A2"])
+
+
+@pytest.mark.task(5, 2)
+def test_a_row_must_hold_the_longest_prompt_and_behind_it_the_longest_answer_of_anyone(check):
+    scheduler = Static(2, columns=12)
+    long_prompt, long_answer = Sequence(request("A", 8, 2)), Sequence(request("B", 2, 5))
+    check("each fits alone", [scheduler.fits([long_prompt]), scheduler.fits([long_answer])], [True, True])
+    check("both fit 12 columns together", scheduler.fits([long_prompt, long_answer]), False)
+    check("both fit 13 columns together", Static(2, columns=13).fits([long_prompt, long_answer]), True)
+
+
+@pytest.mark.task(5, 2)
+def test_nobody_overtakes_a_request_that_does_not_fit_beside_those_before_it(check):
     asked = [request("A", 2, 2), request("B", 7, 1), request("C", 2, 2)]
-    assert trace(recorded(Static(3, columns=9), asked)) == ["A2 B7 C2", "A1 C1 (B)"]
-    assert trace(recorded(Static(3, columns=8), asked)) == ["A2", "A1", "B7", "C2", "C1"]
+    check("passes of 9 columns", trace(recorded(Static(3, columns=9), asked)), ["A2 B7 C2", "A1 C1 (B)"])
+    check("passes of 8 columns", trace(recorded(Static(3, columns=8), asked)), ["A2", "A1", "B7", "C2", "C1"])
 
 
-def test_the_samples_of_a_request_share_a_batch():
+@pytest.mark.task(5, 2)
+def test_the_samples_of_a_request_share_a_batch(check):
     asked = [request(name, 2, 1, params={"n": 2}) for name in "AB"]
-    assert trace(recorded(Static(3, columns=9), asked)) == ["A.0:2 A.1:2", "B.0:2 B.1:2"]
+    check("passes", trace(recorded(Static(3, columns=9), asked)), ["A.0:2 A.1:2", "B.0:2 B.1:2"])
+
+
+# It is laid out as a rectangle.
+
+
+@pytest.mark.task(5, 3)
+def test_prompts_are_padded_on_the_left_to_the_longest(check):
+    sequences = [Sequence(request(name, prompt, 1)) for name, prompt in (("A", 7), ("B", 3), ("C", 5))]
+    places = Static(3, columns=8).places(sequences)
+    check("each is a Row", [type(place) is Row for place in places], [True] * 3)
+    check("row and padding of A, B, C", [(place.index, place.padding) for place in places], [(0, 0), (1, 4), (2, 2)])
+
+
+@pytest.mark.task(5, 3)
+def test_every_row_is_computed_in_every_pass_finished_or_not(check):
+    steps = recorded(Static(2, columns=13), [request("A", 7, 6), request("B", 3, 4)])
+    check("passes", trace(steps), ["A7 B3", "A1 B1", "A1 B1", "A1 B1", "A1 (B)", "A1 (B)"])
+    check("computed tokens", [step.computed_tokens for step in steps], [14, 2, 2, 2, 2, 2], axes=("pass",))
+    check("tokens that attention reads", [step.context_tokens for step in steps], [14, 16, 18, 20, 22, 24], ("pass",))
+
+
+@pytest.mark.task(5, 3)
+@pytest.mark.task(5, 5)
+def test_padding_and_held_rows_leave_the_tokens_as_they_are(check):
+    model = tiny(0)
+    asked = [request("A", 7, 6), request("B", 3, 12), request("C", 12, 2)]
+    tokens = tokens_of(real(model, Static(3, columns=24), asked).run())
+    check("tokens", tokens, lambda: oracle(model, asked), axes=("sequence", "position"))
+
+
+# It runs alone.
+
+
+@pytest.mark.task(5, 4)
+def test_who_arrives_while_a_batch_runs_waits_for_its_end(check):
+    steps = recorded(Static(2, columns=9), [request("A", 2, 3), request("B", 2, 2, arrival=0.5)])
+    check("passes", timed_trace(steps), ["@0 A2", "@1 A1", "@2 A1", "@3 B2", "@4 B1"])
+
+
+@pytest.mark.task(5, 4)
+def test_a_place_in_the_batch_stays_empty_though_someone_waits(check):
+    asked = [request("A", 2, 1), request("B", 2, 3), request("C", 2, 1)]
+    check("passes", trace(recorded(Static(2, columns=9), asked)), ["A2 B2", "B1 (A)", "B1 (A)", "C2"])
+
+
+@pytest.mark.task(5, 4)
+def test_the_next_pass_is_not_planned_before_the_last_is_settled(check):
+    scheduler = Static(2, columns=9)
+    scheduler.add(request("A", 2, 3), 0.0)
+    first = scheduler.schedule(0.0)
+    check("tokens of the first pass", first.computed_tokens, 2)
+    check("whether another pass is planned", scheduler.schedule(0.0) is not None, False)
+
+
+@pytest.mark.task(5, 4)
+def test_without_requests_there_is_no_pass(check):
+    check("whether a pass is planned", Static(2, columns=9).schedule(0.0) is not None, False)
+
+
+# It ends, and its tokens are delivered.
+
+
+@pytest.mark.task(5, 5)
+def test_a_short_answer_holds_its_row_as_long_as_the_longest(check):
+    steps = recorded(Static(2, columns=110), [request("A", 3, 10), request("B", 3, 100)])
+    check("passes that hold A's row", sum("A" in step.held for step in steps), 90)
+    check("passes", len(steps), 100)
+
+
+@pytest.mark.task(5, 5)
+def test_tokens_are_computed_one_by_one_and_delivered_together_when_the_batch_ends(check):
+    steps = recorded(Static(2, columns=13), [request("A", 7, 6), request("B", 3, 4)])
+    sampled = [dict(step.sampled) for step in steps]
+    check("sampled tokens", sampled, [{"A": 1, "B": 1}] * 4 + [{"A": 1}] * 2, axes=("pass", "sequence"))
+    # so the first token's latency is that of the whole answer
+    check("delivered tokens", deliveries(steps), [[]] * 5 + [[("A", 6), ("B", 4)]], axes=("pass",))
+    finished = [list(step.finished) for step in steps]
+    check("finished", finished, [[]] * 5 + [[("A", "length"), ("B", "length")]], axes=("pass",))
+
+
+@pytest.mark.task(5, 5)
+def test_the_batch_is_complete_when_its_last_row_is(check):
+    scheduler = Static(2, columns=13)
+    scheduler.rows = [Sequence(request(name, 2, 2)) for name in "AB"]
+    complete = [scheduler.complete]
+    for row in scheduler.rows:
+        row.finish_reason = "stop"
+        complete.append(scheduler.complete)
+    check("complete with none, one and both of two rows finished", complete, [False, False, True])
 
 
 def test_naive_batches_run_to_the_longest_answer_of_the_whole_workload():
@@ -60,10 +172,52 @@ def test_naive_batches_run_to_the_longest_answer_of_the_whole_workload():
     assert [step.computed_tokens for step in steps] == [4, 2, 2, 2, 2, 1, 1, 1]
 
 
-def test_single_serves_one_request_after_the_other_and_delivers_each_token_at_once():
-    steps = recorded(Single(columns=9), [request("A", 5, 3), request("B", 2, 2)])
-    assert trace(steps) == ["A5", "A1", "A1", "B2", "B1"]
-    assert [step.delivered for step in steps] == [(("A", 1),)] * 3 + [(("B", 1),)] * 2
+# What it wastes.
+
+
+def step(spans, held, computed):
+    """A pass over spans of these lengths, held rows, and a rectangle of so many tokens."""
+    records = tuple(SpanRecord(name, 0, length, samples=1, prompt=0) for name, length in spans.items())
+    useful = sum(spans.values())
+    nothing = dict.fromkeys(
+        ("context_tokens", "swapped_out", "swapped_in", "copied", "waiting", "running", "swapped", "reserved_tokens"), 0
+    )
+    return StepRecord(0, 0.0, 1.0, "padded", records, held, (), computed, useful, filled_tokens=0, **nothing)
+
+
+def counted(steps):
+    found = waste(steps)
+    return [found.useful, found.padding, found.held]
+
+
+@pytest.mark.task(5, 6)
+def test_places_beside_a_shorter_prompt_are_padding(check):
+    check("useful, padding, held tokens", counted([step({"A": 7, "B": 3}, (), 14)]), [10, 4, 0])
+
+
+@pytest.mark.task(5, 6)
+def test_rows_of_finished_sequences_are_held(check):
+    steps = [step({"A": 1}, ("B", "C"), 3), step({}, ("A", "B", "C"), 3)]
+    check("useful, padding, held tokens", counted(steps), [1, 0, 5])
+
+
+@pytest.mark.task(5, 6)
+def test_a_held_row_is_as_wide_as_the_rectangle(check):
+    check("useful, padding, held tokens", counted([step({"A": 4, "B": 2}, ("C",), 12)]), [6, 2, 4])
+
+
+@pytest.mark.task(5, 6)
+def test_a_pass_that_computes_nothing_wastes_nothing(check):
+    check("useful, padding, held tokens", counted([step({}, (), 0)]), [0, 0, 0])
+
+
+@pytest.mark.task(5, 6)
+def test_the_waste_of_a_run_is_that_of_its_passes(check):
+    steps = recorded(Static(2, columns=13), [request("A", 7, 6), request("B", 3, 4)])
+    check("useful, padding, held tokens", counted(steps), [18, 4, 2])
+
+
+# What no batch can hold.
 
 
 @pytest.mark.parametrize(
@@ -81,9 +235,3 @@ def test_a_request_that_no_batch_can_hold_is_refused_and_the_others_run(asked, r
     assert refusal.value.code == "never_fits"
     engine.run()
     assert trace(engine.steps) == ["B6", "B1", "B1"]
-
-
-def test_padding_and_held_rows_leave_the_tokens_as_they_are():
-    model = tiny(0)
-    asked = [request("A", 7, 6), request("B", 3, 12), request("C", 12, 2)]
-    assert tokens_of(real(model, Static(3, columns=24), asked).run()) == oracle(model, asked)
