@@ -232,6 +232,7 @@ class VLLM:
         plan.events += [Event("swapped out", sequence) for sequence in group.sequences]
 
     def _fail(self, group: Group, plan: Plan) -> None:
+        """End a group that has nowhere to go: its samples share blocks, so they cannot be recomputed one by one."""
         for sequence in group.sequences:
             self.blocks.free(sequence.memory)
             sequence.finish_reason, sequence.status = "error", Status.FINISHED
