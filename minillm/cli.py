@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from minillm.commands import bench
+from minillm.commands import bench, lab
 from minillm.commands.compare import compare
 from minillm.commands.demo import demo
 from minillm.commands.doctor import doctor
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 for command in (demo, generate, compare, doctor, test, notebooks):
     app.command()(command)
+app.add_typer(lab.app, name="lab")
 app.add_typer(bench.app, name="bench")
 
 

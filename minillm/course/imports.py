@@ -23,13 +23,13 @@ class Import:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names that a module binds on its top level, and which of them its functions and classes mention."""
+    """The names that a module binds on its top level, and which of them its functions mention."""
 
     imports: Mapping[str, Import]
     mentions: Mapping[str, frozenset[str]]
 
     def mentioned_by(self, definitions: Iterable[str]) -> dict[str, Import]:
-        """How another file imports what these functions and these classes' headers mention, but does not define."""
+        """How another file imports what these functions mention, but does not define."""
         mentioned = {name for definition in definitions for name in self.mentions.get(definition, ())}
         return {name: self.imports[name] for name in sorted(mentioned) if name in self.imports}
 
@@ -56,12 +56,11 @@ def _imported(body: Iterable[ast.stmt]) -> Iterator[tuple[str, Import]]:
 
 
 def _headers(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str, set[str]]]:
-    """Names in each function's decorators, defaults and annotations, and in each class's bases."""
+    """Names in each function's decorators, defaults and annotations."""
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield prefix + node.name, _mentioned([*node.decorator_list, node.args, node.returns])
         elif isinstance(node, ast.ClassDef):
-            yield prefix + node.name, _mentioned([*node.bases, *node.keywords])
             yield from _headers(node.body, f"{prefix}{node.name}.")
 
 

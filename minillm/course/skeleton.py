@@ -61,7 +61,7 @@ class _Reference:
         """Raises LessonError for a name that is no function's."""
         found = self.definitions.get(name)
         if not isinstance(found, cst.FunctionDef):
-            raise LessonError(f"{self.module} has no function {name}; check the names in lesson.toml")
+            raise LessonError(f"{self.module} has no function {name}; check the names")
         return found
 
     @property
@@ -76,6 +76,13 @@ def skeleton(lesson: Lesson) -> str:
     Raises LessonError for a function that does not exist, is asked for twice, is nested deeper than in a class, or
     whose name another module's function or class has taken.
     """
+    try:
+        return _skeleton(lesson)
+    except LessonError as error:
+        raise LessonError(f"{lesson.folder / 'lesson.toml'}: {error}") from None
+
+
+def _skeleton(lesson: Lesson) -> str:
     parts = [_Part(task, index, each) for task in lesson.tasks for index, each in enumerate(task.functions, 1)]
     owners = _owners(parts)
     references = _references(
@@ -118,7 +125,7 @@ def _reference(module: str) -> _Reference:
     try:
         source = reference_source(module)
     except (OverlayError, ModuleNotFoundError):
-        raise LessonError(f"there is no module {module}; check the names in lesson.toml") from None
+        raise LessonError(f"there is no module {module}; check the names") from None
     body = cst.parse_module(source.text).body
     return _Reference(module, dict(_definitions(body)), dict(_constants(body)), names(module, source))
 
@@ -152,7 +159,8 @@ def _block(
     own = _own(reference, definition, tasks, {each.name.partition(".")[2] for each in given})
     functions[0] = functions[0].with_changes(leading_lines=_led(functions[0], ["", *own] if own else []))
     body = cst.IndentedBlock([*_docstring(definition), *functions])
-    return definition.with_changes(decorators=(), leading_lines=_lines(["", ""]), body=body)
+    header = definition.with_changes(decorators=(), lpar=cst.MaybeSentinel.DEFAULT, rpar=cst.MaybeSentinel.DEFAULT)
+    return header.with_changes(bases=(), keywords=(), leading_lines=_lines(["", ""]), body=body)
 
 
 def _blank(lesson: Lesson, part: _Part, function: cst.FunctionDef) -> cst.FunctionDef:
@@ -175,7 +183,7 @@ def _raise(message: str, indent: int) -> str:
     line = f"raise NotImplementedError({_quoted(message)})"
     if indent + len(line) <= LINE_LENGTH:
         return line
-    pieces = textwrap.wrap(message, LINE_LENGTH - indent - 8, drop_whitespace=False, break_long_words=False)
+    pieces = textwrap.wrap(message, LINE_LENGTH - indent - 6, drop_whitespace=False, break_long_words=False)
     return "\n".join(["raise NotImplementedError(", *(f"    {_quoted(piece)}" for piece in pieces), ")"])
 
 
@@ -191,10 +199,12 @@ def _docstring(definition: Definition) -> list[cst.BaseStatement]:
 
 
 def _own(reference: _Reference, definition: cst.ClassDef, tasks: set[str], shown: set[str]) -> list[str]:
-    """Comment lines: the class's fields, its ``__init__`` with its body, and the methods that are given."""
+    """Comment lines: the class's bases and fields, its ``__init__`` with its body, and the methods that are given."""
     rest = set(_methods(definition)) - tasks
     kept = _excerpt(definition, whole=rest & {"__init__"}, outlined=shown & rest, fields=True)
-    return _commented(f"Given in {reference.path}:", [kept], indent=4) if kept else []
+    if not (kept or definition.bases):
+        return []
+    return _commented(f"Given in {reference.path}:", [kept or _header(definition)], indent=4)
 
 
 def _given(functions: Sequence[Function], references: Mapping[str, _Reference]) -> list[str]:
@@ -214,7 +224,7 @@ def _outline(reference: _Reference, owner: str, wanted: Sequence[str]) -> str:
     definition = reference.definitions.get(owner)
     for name in wanted:
         if name.partition(".")[0] == owner and name not in reference.definitions.keys() | reference.constants.keys():
-            raise LessonError(f"{reference.module} has no {name}; check what lesson.toml gives")
+            raise LessonError(f"{reference.module} has no {name}; check what is given")
     if definition is None:
         return cst.Module([reference.constants[owner].with_changes(leading_lines=())]).code
     if isinstance(definition, cst.FunctionDef):
@@ -222,6 +232,11 @@ def _outline(reference: _Reference, owner: str, wanted: Sequence[str]) -> str:
     methods = {name.partition(".")[2] for name in wanted if name.startswith(owner + ".")}
     itself = owner in wanted
     return _excerpt(definition, set(), methods | ({"__init__"} if itself else set()), itself, _summary(definition))
+
+
+def _header(definition: cst.ClassDef) -> str:
+    body = cst.IndentedBlock([cst.parse_statement("...")])
+    return cst.Module([definition.with_changes(leading_lines=(), body=body)]).code
 
 
 def _methods(definition: cst.ClassDef) -> dict[str, cst.FunctionDef]:
@@ -288,9 +303,9 @@ def _lines(texts: Iterable[str]) -> list[cst.EmptyLine]:
 def _imports(owners: Mapping[str, Sequence[_Part]], references: Mapping[str, _Reference]) -> list[Import]:
     """What the functions mention, less what the lab defines. Raises LessonError for a name with two meanings."""
     meanings: dict[str, tuple[str, Import]] = {}
-    for owner, members in owners.items():
+    for members in owners.values():
         reference = references[members[0].function.module]
-        mentioned = reference.names.mentioned_by([owner, *(part.function.name for part in members)])
+        mentioned = reference.names.mentioned_by(part.function.name for part in members)
         for name, meaning in mentioned.items():
             other, known = meanings.setdefault(name, (reference.module, meaning))
             if known != meaning:
