@@ -4,13 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from kernels.checks import Ints
 from minillm.batch import Span
 from minillm.model.transformer import Attend
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ def page_layout(starts: Ints, lengths: Ints, tables: list[list[int]], block_size
 def slots_of(rows: Ints, positions: Ints, block_tables: Ints, block_size: int) -> Ints:
     """Where tokens lie in the paged cache, ``[tokens]``: block * block_size + offset.
 
-    rows, positions  ``[tokens]``: which row of ``block_tables`` is a token's, and where in its sequence the token stands
+    rows, positions  ``[tokens]``: the row of ``block_tables`` of each token's sequence, and its place in that sequence
     block_tables     ``[sequences, max_blocks]``: the blocks of each sequence, in order
     """
     blocks = block_tables[rows, positions // block_size]

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.checks import Ints
 from minillm.batch import Batch, BlockMoves, BlockPairs
-from minillm.cache.flat import Ints, PageLayout, Pass, page_layout, sample_rows
+from minillm.cache.flat import PageLayout, Pass, page_layout, sample_rows
 from minillm.cache.memory import PagedMemory
 from minillm.model.transformer import Attend, ModelConfig, causal_attention
 

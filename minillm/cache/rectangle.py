@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from kernels.checks import Ints
 from minillm.batch import Batch, BlockMoves, Rectangle
-from minillm.cache.flat import Ints, Pass
+from minillm.cache.flat import Pass
 from minillm.cache.memory import RectangleMemory
 from minillm.model.transformer import ModelConfig
 
