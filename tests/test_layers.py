@@ -13,7 +13,14 @@ ROOT = Path(__file__).parent.parent
 # From the bottom up; a module may import from its own layer and from those before it.
 LAYERS = (
     ("kernels",),
-    ("minillm.request", "minillm.sequence", "minillm.batch", "minillm.records", "minillm.clock"),
+    (
+        "minillm.request",
+        "minillm.sequence",
+        "minillm.batch",
+        "minillm.records",
+        "minillm.clock",
+        "minillm.course.grades",
+    ),
     ("minillm.model",),
     ("minillm.cache",),
     ("minillm.scheduler", "minillm.schedulers", "minillm.runner", "minillm.stopping"),

@@ -1,0 +1,192 @@
+"""What grading found, for a terminal and as plain text: each task with its failed tests, and what to read again."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from minillm.course.grades import LessonGrade, MutantReport, Outcome, TaskGrade, TestReport, Verdict
+
+GOOD, BAD, DIM = "green", "red", "bright_black"
+VERDICT_STYLES = {
+    Verdict.KILLED: GOOD,
+    Verdict.TIMED_OUT: GOOD,
+    Verdict.SURVIVED: BAD,
+    Verdict.OUR_FAULT: BAD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a report, and its style on a terminal."""
+
+    text: str
+    style: str = ""
+
+
+def lesson_report(grade: LessonGrade, lab: Path) -> Group:
+    """A lesson: what was graded (``lab``, as the reader is to see its path), its tasks, and what is wrong with each."""
+    parts: list[RenderableType] = [*_rich(heading(grade, lab)), ""]
+    if not grade.void:
+        parts += [_tasks(grade.tasks), ""]
+    for task in grade.tasks:
+        if lines := list(task_lines(task)):
+            parts += [Text(f"Task {task.task}: {task.goal}", style="bold"), *_rich(lines), ""]
+    return Group(*parts)
+
+
+def heading(grade: LessonGrade, lab: Path) -> Iterator[Line]:
+    """The lesson, the file, whose version of each task ran, and the points; for a void run why nothing counts."""
+    yield Line(f"Lesson {grade.lesson}, {grade.title}", "bold")
+    yield Line(f"graded: {lab}")
+    if grade.void:
+        yield Line(f"void, nothing counts: {grade.void}", BAD)
+        return
+    sides = {"yours": "your tasks", "reference": "the reference's"}
+    for whose, words in sides.items():
+        numbers = [str(task.task) for task in grade.tasks if task.whose == whose]
+        if numbers:
+            yield Line(f"{words}: {', '.join(numbers)}")
+    yield Line(f"points: {grade.earned} of {grade.points}", GOOD if grade.earned == grade.points else "")
+
+
+def _tasks(tasks: Iterable[TaskGrade]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+    for column in ("task", "tests", "points", "together"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("goal")
+    for task in tasks:
+        style = GOOD if task.solved else DIM if not task.written else BAD
+        points = f"{task.earned} of {task.points}"
+        table.add_row(str(task.task), _tests(task), points, _together(task), Text(task.goal), style=style)
+    return table
+
+
+def _tests(task: TaskGrade) -> str:
+    if task.refused:
+        return "refused"
+    return f"{sum(report.passed for report in task.reports)} of {len(task.reports)}" if task.written else "not written"
+
+
+def _together(task: TaskGrade) -> str:
+    if not task.integration:
+        return "-"
+    return "passes" if task.integrates else "fails"
+
+
+def task_lines(task: TaskGrade) -> Iterator[Line]:
+    """What a student should know of a task: why it was refused, failed tests, prints, and trouble with other tasks."""
+    if task.refused:
+        yield Line(f"It could not run: {task.refused}", BAD)
+    elif not task.written:
+        yield Line(f"Not written yet; {_count(len(task.reports), 'test')} wait for it.", DIM)
+    else:
+        yield from _reports(task.reports)
+        if not task.integrates:
+            yield Line("With all that you have written, instead of the reference's other tasks:", BAD)
+            yield from _reports([report for report in task.integration if not report.passed])
+
+
+def _reports(reports: Sequence[TestReport]) -> Iterator[Line]:
+    """Failed tests, those that failed alike together; and whatever was printed."""
+    failed: dict[tuple[object, ...], list[TestReport]] = {}
+    for report in reports:
+        if not report.passed:
+            failed.setdefault((report.outcome, report.message, report.misconception), []).append(report)
+    for alike in failed.values():
+        yield from _failure(alike)
+    for report in reports:
+        if report.passed and report.printed:
+            yield Line(f"passed: {report.name}", GOOD)
+            yield from _printed(report)
+
+
+def _failure(alike: Sequence[TestReport]) -> Iterator[Line]:
+    """One failure, with the names of all the tests that met it."""
+    first = alike[0]
+    for report in alike:
+        yield Line(f"{report.outcome.value}: {report.name}", BAD)
+    if first.misconception:
+        yield from (Line(f"    {line}", "bold") for line in first.misconception.why.splitlines())
+        yield Line(f"    Read section {first.misconception.section} again.", "bold")
+    if first.outcome is not Outcome.NOT_WRITTEN:
+        yield from (Line(f"    {line}") for line in first.message.splitlines())
+    for report in alike:
+        yield from _printed(report)
+
+
+def _printed(report: TestReport) -> Iterator[Line]:
+    if report.printed:
+        yield Line("    printed:", DIM)
+        yield from (Line(f"    | {line}", DIM) for line in report.printed.splitlines())
+
+
+def plain(lines: Iterable[Line]) -> str:
+    """The lines as text."""
+    return "\n".join(line.text for line in lines)
+
+
+def _rich(lines: Iterable[Line]) -> Iterator[Text]:
+    return (Text(line.text, style=line.style) for line in lines)
+
+
+def grades_table(grades: Sequence[LessonGrade]) -> Table:
+    """A line a lesson: solved tasks, points, and whether its tasks work together; then the sum."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, show_footer=True)
+    table.add_column("lesson", footer="all")
+    for column, footer in (
+        ("solved", _share(sum(_solved(grade) for grade in grades), sum(len(grade.tasks) for grade in grades))),
+        ("points", _share(sum(grade.earned for grade in grades), sum(grade.points for grade in grades))),
+        ("together", ""),
+    ):
+        table.add_column(column, justify="right", no_wrap=True, footer=footer)
+    for grade in grades:
+        style = GOOD if grade.earned == grade.points else ""
+        solved, points = _share(_solved(grade), len(grade.tasks)), _share(grade.earned, grade.points)
+        together = "void" if grade.void else _lesson_together(grade)
+        table.add_row(Text(f"{grade.lesson} {grade.title}"), solved, points, together, style=style)
+    return table
+
+
+def _solved(grade: LessonGrade) -> int:
+    return 0 if grade.void else sum(task.solved for task in grade.tasks)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} of {whole}"
+
+
+def _lesson_together(grade: LessonGrade) -> str:
+    run = [task for task in grade.tasks if task.integration]
+    if not run:
+        return "-"
+    return "passes" if all(task.integrates for task in run) else "fails"
+
+
+def mutants_table(reports: Sequence[MutantReport]) -> Table:
+    """A line a known wrong solution: how it fared, and on which test."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    for column in ("lesson", "task"):
+        table.add_column(column, justify="right")
+    for column in ("mutant", "verdict", "first failed test"):
+        table.add_column(column)
+    for report in reports:
+        test = Text(report.test.partition("::")[2] or report.message)
+        verdict = Text(report.verdict.value, style=VERDICT_STYLES[report.verdict])
+        table.add_row(str(report.lesson), str(report.task), Text(report.mutant), verdict, test)
+    return table
+
+
+def mutants_verdict(reports: Sequence[MutantReport]) -> Line:
+    """How many died as they should."""
+    died = sum(report.died for report in reports)
+    style = GOOD if died == len(reports) else BAD
+    return Line(f"{died} of {_count(len(reports), 'mutant')} died of their own error.", style)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
