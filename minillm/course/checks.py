@@ -201,9 +201,7 @@ def _words(what: str, actual: Plain, due: Plain, found: Sequence[Difference], ax
         return
     values = sum(not isinstance(each.expected, Entries) for each in found)
     if values:
-        yield (
-            f"{values} of {_leaves(due)} values differ" if values > 1 else f"no other of {_leaves(due)} values differs"
-        )
+        yield f"{values} of {_leaves(due)} values {'differs' if values == 1 else 'differ'}"
     if max(len(repr(actual)), len(repr(due))) <= _SHORT:
         yield f"  yours: {actual!r}"
         yield f"  due:   {due!r}"

@@ -8,7 +8,7 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -38,7 +38,7 @@ class Overlay:
         }
         wanted = [sorted((module, sorted(names)) for module, names in each.items()) for each in (tasks, others or {})]
         texts = [source.text, *(reference.text for reference in references.values())]
-        self.compiled = any(not module.startswith(_NOT_COMPILED) for module in tasks)
+        self.compiled = may_be_compiled(tasks)
         self.digest = hashlib.sha256(repr((wanted, texts)).encode()).hexdigest()[:16]
 
     def install(self) -> None:
@@ -54,6 +54,11 @@ class Overlay:
         root = Path(os.environ.get("NUMBA_CACHE_DIR") or cache_folder() / "numba")
         os.environ["NUMBA_CACHE_DIR"] = str(root / (self.digest if self.compiled else "shared"))
         sys.meta_path.insert(0, _Finder({name: _Loader(name, *entry) for name, entry in self._code.items()}))
+
+
+def may_be_compiled(modules: Iterable[str]) -> bool:
+    """Whether numba may compile functions of these modules, or compile them into others."""
+    return not all(module.startswith(_NOT_COMPILED) for module in modules)
 
 
 def reference_source(module: str) -> Source:

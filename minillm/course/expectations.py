@@ -1,0 +1,90 @@
+"""What a lesson's tests are due, recorded in a pristine process: the reference alone, without any lab."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import minillm
+from minillm.course.cache import cache_folder, keep_newest, tree_hash
+from minillm.course.grades import Outcome
+from minillm.course.job import Job, Limits
+from minillm.course.lesson import Lesson
+from minillm.course.processes import Process, Void
+
+_KEPT = 4
+"""Recordings of a lesson that are kept: a few states of the tree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expectations:
+    """Tests of a lesson, and what is due in them.
+
+    tests  ids of the tests of each task, in the order of the file
+    files  the lesson's test files, relative to the folder in which tests run
+    file   holds what each check is due; graded processes read it
+    """
+
+    tests: Mapping[int, tuple[str, ...]]
+    files: tuple[str, ...]
+    file: Path
+
+
+def tree_state(tests: Path) -> str:
+    """Names the state of all code that a lesson's tests may run: hexadecimal, 16 characters."""
+    package = Path(minillm.__file__).parent
+    return tree_hash([package, package.parent / "kernels", tests])
+
+
+def expectations(lesson: Lesson, tests: Path, limits: Limits) -> Expectations:
+    """Recorded once for a state of the tree, which takes as long as the lesson's tests.
+
+    ``tests`` is the folder of tests. Raises Void where the lesson has no tests, or the reference fails one.
+    """
+    paths = sorted(tests.glob(f"test_lesson_{lesson.number:02}_*.py"))
+    if not paths:
+        raise Void(
+            f"lesson {lesson.number} has no tests in {tests}; there must be a test_lesson_{lesson.number:02}_*.py"
+        )
+    folder = cache_folder() / "expectations"
+    file = folder / f"lesson_{lesson.number:02}_{tree_state(tests)}.json"
+    files = tuple(str(path.relative_to(tests.parent)) for path in paths)
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        _record(files, tests.parent, file, limits)
+        keep_newest(folder, f"lesson_{lesson.number:02}_*.json", _KEPT)
+    table = json.loads(file.read_text(encoding="utf-8"))["tests"]
+    return Expectations(
+        {task.number: _of_task(table, lesson.number, task.number) for task in lesson.tasks}, files, file
+    )
+
+
+def _of_task(table: Mapping[str, list[list[int]]], lesson: int, task: int) -> tuple[str, ...]:
+    return tuple(test for test, tasks in table.items() if [lesson, task] in tasks)
+
+
+def _record(files: tuple[str, ...], root: Path, file: Path, limits: Limits) -> None:
+    """Run the tests of all tasks on the reference, and keep what they are due where all pass."""
+    unfinished = file.with_suffix(f".{os.getpid()}")
+    tests: dict[str, list[list[int]]] = {}
+    ended = False
+    with Process(Job(files=files, record=str(unfinished)), root) as process:
+        for event in process.events(limits.start_up, limits.compiled):
+            if event["event"] == "collected":
+                tests = event["tests"]
+            if event.get("outcome") == Outcome.NOT_RUN:  # skipped on this machine
+                tests.pop(event["test"], None)
+            elif event["event"] == "broken" or (event["event"] == "finish" and not _as_due(event)):
+                where = event.get("test", ", ".join(files))
+                raise Void(f"the reference itself fails {where}: {event['message']}")
+            ended = ended or event["event"] == "end"
+        if not ended:
+            raise Void(f"the reference's own run of {', '.join(files)} died: {process.printed()}")
+    due = json.loads(unfinished.read_text(encoding="utf-8"))
+    unfinished.write_text(json.dumps({"tests": tests, "due": due}), encoding="utf-8")
+    unfinished.replace(file)
+
+
+def _as_due(event: Mapping[str, object]) -> bool:
+    return event["outcome"] == (Outcome.FAILED if event["canary"] else Outcome.PASSED)

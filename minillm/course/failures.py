@@ -1,0 +1,93 @@
+"""What an exception says about the code under test: how the test ended, in words, and a digest of it."""
+
+import errno
+import linecache
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from traceback import walk_tb
+from types import FrameType
+
+from minillm.course.grades import CheckDigest, Outcome
+
+_LONGEST = 600
+"""Characters of an exception's text that are shown."""
+
+_OURS = ("minillm", "kernels")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """``digest`` is equal for two solutions that fail in the same way; one that begins with "check" says most."""
+
+    outcome: Outcome
+    message: str
+    digest: str
+
+
+def describe(error: BaseException, checks: Sequence[CheckDigest], lab: str | None) -> Failure:
+    """The failure of a test that ended with ``error``, whose checks so far are ``checks``."""
+    kind = type(error).__name__
+    outcome, text = _outcome(error), _text(error)
+    if kind in ("CheckFailed", "NotPlain") and checks:
+        return Failure(outcome, text, f"check {checks[-1].what}: {checks[-1].digest}")
+    frames = [(frame, line) for frame, line in walk_tb(error.__traceback__) if _is_ours(frame, lab)]
+    where = _where(frames[-1][0], lab) if frames else "the test"
+    if outcome is not Outcome.FAILED:
+        text = f"{kind}: {text}" if text else kind
+        text = "\n".join([text, *_places(frames, lab)])
+    return Failure(outcome, text, f"{outcome.value} {kind} in {where}")
+
+
+_OUTCOMES = {
+    "NotPlain": Outcome.WRONG_TYPE,
+    "AssertionError": Outcome.FAILED,
+    "Failed": Outcome.FAILED,  # pytest.raises, where nothing was raised
+    "Skipped": Outcome.NOT_RUN,
+    "SystemExit": Outcome.DIED,
+    "KeyboardInterrupt": Outcome.DIED,
+}
+"""By the name of an exception's class, or of one that it derives from."""
+
+
+def _outcome(error: BaseException) -> Outcome:
+    if isinstance(error, NotImplementedError) and _text(error).startswith("lesson "):
+        return Outcome.NOT_WRITTEN
+    if isinstance(error, OSError) and error.errno == errno.EFBIG:
+        return Outcome.FLOODED
+    known = (_OUTCOMES[base.__name__] for base in type(error).__mro__ if base.__name__ in _OUTCOMES)
+    return next(known, Outcome.RAISED)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # the code under test may bring exceptions of its own
+        text = "(an exception that cannot be shown)"
+    return text if len(text) <= _LONGEST or type(error).__name__ == "CheckFailed" else text[:_LONGEST] + "..."
+
+
+def _is_ours(frame: FrameType, lab: str | None) -> bool:
+    module = str(frame.f_globals.get("__name__", ""))
+    course = module.startswith("minillm.course")
+    return frame.f_code.co_filename == lab or (module.partition(".")[0] in _OURS and not course)
+
+
+def _where(frame: FrameType, lab: str | None) -> str:
+    return "the lab" if frame.f_code.co_filename == lab else str(frame.f_globals["__name__"])
+
+
+def _places(frames: Sequence[tuple[FrameType, int]], lab: str | None) -> Iterator[str]:
+    """The last line of the lab that was at work, and where the exception came from if that was elsewhere."""
+    last_of_lab = [place for place in frames if place[0].f_code.co_filename == lab][-1:]
+    for frame, line in [*last_of_lab, *(place for place in frames[-1:] if place not in last_of_lab)]:
+        code = frame.f_code
+        text = linecache.getline(code.co_filename, line).strip()
+        yield f"  {_short(code.co_filename)}:{line}, in {code.co_name}: {text}"
+
+
+def _short(path: str) -> str:
+    """The path from the working directory where it is below that, else the file's name and folder."""
+    relative = os.path.relpath(path)
+    return "/".join(Path(path).parts[-2:]) if relative.startswith("..") else relative
