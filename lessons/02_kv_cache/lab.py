@@ -1,0 +1,126 @@
+"""Lesson 2, KV cache: what you write.
+
+Replace each `raise NotImplementedError` by your code, and grade it:
+
+    make lab-2              all tasks; T=2 for one of them
+    make hint L=2 T=2       the next hint for a task
+    make peek L=2 T=2       what sets yours apart from the reference
+
+Signatures and decorators stay as they are. Imports, constants, functions and methods may be added, by new names.
+"""
+
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from minillm.batch import Batch, Rectangle
+from minillm.cache.flat import Pass
+from minillm.cache.rectangle import PAD_TOKEN, left_padding
+
+
+# Task 1, 1 of 2: 25 points, about 20 minutes, section 2.3 Store: append to the rows
+def by_row(x: Tensor, shape: Rectangle) -> Tensor:
+    """Flat tokens in rows, heads first: ``[rows * width, heads, head_dim]`` to ``[rows, heads, width, head_dim]``.
+
+    The result shares the memory of ``x``.
+    """
+    raise NotImplementedError(
+        "lesson 2, task 1: append a pass's keys and values to their rows, and return all that stands there"
+    )
+
+
+# Given in minillm/cache/rectangle.py:
+#
+# def left_padding(batch: Batch, rows: int) -> Ints:
+#     """How many columns of each row lie before its sequence's first token: ``[rows, 1]``."""
+
+# Given in minillm/cache/flat.py:
+#
+# @dataclass(frozen=True, slots=True)
+# class Pass:
+#     """What the model computes in one pass."""
+#
+#     @classmethod
+#     def from_arrays(cls, token_ids: Ints, positions: Ints, sample_rows: Ints, attend: Attend) -> "Pass":
+#         """The same, from numpy arrays, whose memory the tensors share."""
+
+# Given in minillm/batch.py:
+#
+# @dataclass(frozen=True, slots=True)
+# class Span:
+#     """Tokens ``[start, start + length)`` of a sequence, computed in one pass."""
+#     sequence: Sequence
+#     start: int
+#     length: int
+#     samples: int = 0
+#     draft_token_ids: tuple[int, ...] = ()
+#
+# @dataclass(frozen=True, slots=True)
+# class Rectangle:
+#     """The shape of a padded pass: every row computes ``width`` tokens and reads ``context`` tokens of cache."""
+#     rows: int
+#     width: int
+#     context: int
+
+
+class RectangleCache:
+    """Keys and values ``[layers, rows, kv_heads, columns, head_dim]``.
+
+    ``fill`` is what a fresh row holds; every column that is read was written by its own batch before.
+    """
+
+    # Given in minillm/cache/rectangle.py:
+    #
+    # class RectangleCache:
+    #     def __init__(self, config: ModelConfig, memory: RectangleMemory, dtype: torch.dtype, fill: float = 0.0) ->
+    #             None:
+    #         shape = (config.num_layers, memory.rows, config.kv_heads, memory.columns, config.head_dim)
+    #         self.k, self.v = (torch.full(shape, fill, dtype=dtype) for _ in "kv")
+    #         self.scale = config.head_dim**-0.5
+
+    # Task 1, 2 of 2: 25 points, about 20 minutes, section 2.3 Store: append to the rows
+    def store(self, shape: Rectangle, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Write this pass's keys and values into the last ``width`` columns of the context; return the whole context.
+
+        k, v ``[rows * width, kv_heads, head_dim]``; result ``[rows, kv_heads, context, head_dim]`` each.
+        """
+        raise NotImplementedError(
+            "lesson 2, task 1: append a pass's keys and values to their rows, and return all that stands there"
+        )
+
+    # Task 3: 20 points, about 15 minutes, section 2.5 Attend: read everything back
+    def attend(self, shape: Rectangle, mask: Tensor, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Store this pass's keys and values, and look back on all that stand in the rows.
+
+        q ``[rows * width, heads, head_dim]``; k, v ``[rows * width, kv_heads, head_dim]``; mask bool ``[rows, 1, width,
+        context]``; result ``[rows * width, heads, head_dim]``.
+        """
+        raise NotImplementedError(
+            "lesson 2, task 3: store this pass's keys and values, and attend to everything in the rows"
+        )
+
+    # Task 4: 25 points, about 25 minutes, section 2.6 Lower: from a batch to flat arrays
+    def lower(self, batch: Batch) -> Pass:
+        """Lay a padded batch out as its rectangle, row by row. Raises ValueError for a ragged batch.
+
+        Each span stands at the right end of its sequence's row. Positions count from a sequence's first token; padding
+        has position 0.
+        """
+        raise NotImplementedError(
+            "lesson 2, task 4: lay a batch out as flat arrays: token ids, positions, rows to sample from, and its "
+            "attend"
+        )
+
+
+# Task 2: 20 points, about 20 minutes, section 2.4 Mask: who looks at whom
+def attention_mask(shape: Rectangle, padding: Tensor) -> Tensor:
+    """Which columns each token of a pass looks at: those up to its own, but no padding.
+
+    padding ``[rows, 1]``, the columns before each row's first token; result bool ``[rows, 1, width, context]``.
+    """
+    raise NotImplementedError(
+        "lesson 2, task 2: say which columns each token of a pass looks at: those up to its own, but no padding"
+    )
