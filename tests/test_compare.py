@@ -83,6 +83,14 @@ def test_all_records_are_written_as_json_lines(tmp_path):
     assert all(line["schema"] == 1 for line in lines if line["kind"] == "run")
 
 
+def test_a_page_and_a_trace_are_written(tmp_path):
+    page, trace = tmp_path / "page.html", tmp_path / "trace.json"
+    run(*VIRTUAL, "--policies", "vllm,orca", "--html", str(page), "--perfetto", str(trace))
+    assert "<title>12 requests, Llama-2-7B on A100-80GB, simulated</title>" in page.read_text(encoding="utf-8")
+    processes = [event for event in json.loads(trace.read_text())["traceEvents"] if event["name"] == "process_name"]
+    assert [event["args"]["name"] for event in processes] == ["vllm", "orca"]
+
+
 def test_an_interrupt_keeps_the_records_so_far(tmp_path, monkeypatch):
     def interrupted(engine):
         if len(engine.steps) == 5:
@@ -109,6 +117,8 @@ def test_an_interrupt_keeps_the_records_so_far(tmp_path, monkeypatch):
         (["--rate", "-1"], "rate is -1"),
         (["--lengths", "normal"], "lengths 'normal' are unknown"),
         (["--records", "no/such/folder/records.jsonl"], "give a file in an existing folder"),
+        (["--html", "no/such/folder/page.html"], "the page cannot be written to no/such/folder/page.html"),
+        (["--perfetto", "."], "the trace cannot be written to ."),
     ],
 )
 def test_a_mistake_is_one_sentence_before_anything_runs(arguments, named, monkeypatch):

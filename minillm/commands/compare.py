@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -45,6 +45,8 @@ def compare(
     virtual: Annotated[str | None, typer.Option(help="Simulate this GPU, such as A100-80GB; no model runs.")] = None,
     virtual_model: Annotated[str, typer.Option(help="The model to simulate.")] = "Llama-2-7B",
     records: Annotated[Path | None, typer.Option(help="Write all records to this file, as JSON lines.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page to this file: the runs, pass by pass.")] = None,
+    perfetto: Annotated[Path | None, typer.Option(help="Write a trace to this file, for ui.perfetto.dev.")] = None,
     timeline: Annotated[bool, typer.Option(help="Draw each policy's passes.")] = True,
 ) -> None:
     """Serve one workload under several policies, and show what each makes of the same model and memory.
@@ -74,7 +76,9 @@ def compare(
     workload = build_workload(sizes, stage.prompts, arrivals)
     capacity = capacity_for(workload, stage.kv_tokens if kv_tokens is None else kv_tokens, max_num_seqs, token_budget)
 
-    with _saved(records) as recordings:
+    title = f"{len(workload)} requests, {stage.title}"
+
+    with _saved(_Files(records, perfetto, html), title) as recordings:
         answers = _serve_all(stage, chosen, capacity, workload, recordings)
 
     summaries = [summarise(recording) for recording in recordings]
@@ -82,7 +86,7 @@ def compare(
         for policy, recording in zip(chosen, recordings, strict=True):
             show(f"[italic]{policy.summary}[/]", Timeline(recording), "", sep="\n")
         show(legend(), "")
-    show(comparison(summaries, f"{len(workload)} requests, {stage.title}"))
+    show(comparison(summaries, title))
     show(unfinished(summaries))
     found = []
     if stage.model:
@@ -121,17 +125,39 @@ def _progress_bar() -> Progress:
     return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
-@contextmanager
-def _saved(path: Path | None) -> Iterator[list[Recording]]:
-    """A list whose recordings are written to ``path``, if there is one, however the block ends.
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """Where to leave what: nowhere, where a path is None."""
 
-    Raises ValueError at once for a path that could not be written to.
-    """
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise ValueError(f"records cannot be written to {path}; give a file in an existing folder")
+    records: Path | None
+    perfetto: Path | None
+    html: Path | None
+
+    def check(self) -> None:
+        """Raises ValueError for a path that could not be written to."""
+        for name, path in (("records", self.records), ("the trace", self.perfetto), ("the page", self.html)):
+            if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+                raise ValueError(f"{name} cannot be written to {path}; give a file in an existing folder")
+
+    def write(self, recordings: list[Recording], title: str) -> None:
+        """The page comes last: it may turn out to be too large. There is none where nothing ran."""
+        from minillm.report.page import page
+        from minillm.report.perfetto import trace
+
+        if self.records is not None:
+            write_jsonl(self.records, recordings)
+        if self.perfetto is not None:
+            self.perfetto.write_text(trace(recordings), encoding="utf-8")
+        if self.html is not None and any(recording.steps for recording in recordings):
+            self.html.write_text(page(recordings, title), encoding="utf-8")
+
+
+@contextmanager
+def _saved(files: _Files, title: str) -> Iterator[list[Recording]]:
+    """A list whose recordings are written to the files, however the block ends."""
+    files.check()
     recordings: list[Recording] = []
     try:
         yield recordings
     finally:
-        if path is not None:
-            write_jsonl(path, recordings)
+        files.write(recordings, title)

@@ -18,7 +18,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from minillm.metrics import Summary
 from minillm.records import Recording
@@ -169,7 +169,7 @@ def block_map_figure(
 
 
 def comparison_figure(summaries: Iterable[Summary], *, latency: Latency = "normalised_latency") -> Picture:
-    """Throughput against latency, a point per run: the median, and a line up to the 99th percentile.
+    """Throughput against latency on a logarithmic scale: a run's median, and a line up to its 99th percentile.
 
     Runs of one policy, say at several rates, are joined in the order given.
     """
@@ -185,8 +185,9 @@ def comparison_figure(summaries: Iterable[Summary], *, latency: Latency = "norma
             axes.plot([speed, speed], [spread_of.p50, spread_of.p99], color=colour, linewidth=1, alpha=0.6)
         medians = [spread_of.p50 for spread_of in spreads]
         axes.plot(speeds, medians, color=colour, marker=marker, markeredgecolor=INK, markersize=8, label=policy)
-    _head(axes, "up and left is worse, down and right is better")
-    axes.set_ylim(bottom=0)
+    _head(axes, "throughput and latency: best is down and right")
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.set_xlim(left=0)
     axes.set_xlabel("output tokens per second", fontsize=8)
     axes.set_ylabel(f"{LATENCIES[latency]}: p50 to p99", fontsize=8)

@@ -39,7 +39,7 @@ LOOKS: Mapping[Activity, Look] = {
     Activity.PADDING: Look("#e8e8e8", "...", "M2,2 h1.6 M6,6 h1.6", "#6b6b6b"),
     Activity.HELD_BACK: Look("#f0e442", "|||", "M2,0 v8 M6,0 v8", "#7a7420", 0.5),
     Activity.SWAPPED: Look("#d8c7e8", "---", "M0,2 h8 M0,6 h8", "#6d4c8f", 0.5),
-    Activity.WAITING: Look("#b9bec6", height=0.12),
+    Activity.WAITING: Look("#a0a6b0", height=0.12),
 }
 
 
@@ -65,5 +65,5 @@ TINTS = ("#a6cbe3", "#f6d08a", "#a8dcc9", "#e3b5cf", "#cfe8f7", "#f3b48f", "#f5e
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6d4c8f", "#5a5a5a")
 """Colours of lines and points, one per policy."""
 
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-"""The shape that repeats what the colour says."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "h")
+"""The shape that repeats what the colour says; one more than the colours, so that pairs differ for long."""
