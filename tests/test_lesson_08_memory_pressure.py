@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from harness import EOS, POLICIES, oracle, real, recorded, request, simulated, tokens_of, trace
+from harness import EOS, POLICIES, land, launch, oracle, real, recorded, request, simulated, tokens_of, trace
 
 from minillm.batch import Result
 from minillm.model.tiny import tiny
@@ -45,6 +45,16 @@ def test_with_a_watermark_nobody_enters_before_there_is_room_to_grow(check):
 def test_prompts_go_first_and_no_pass_mixes_them_with_decodes(check):
     steps = recorded(vllm(8), [request("A", 4, 3), request("B", 4, 2, arrival=0.5)])
     check("passes", trace(steps), ["A4", "B4", "A1 B1", "A1"])
+
+
+@pytest.mark.task(8, 1)
+def test_who_decodes_waits_for_a_pass_while_a_prompt_is_computed(check):
+    scheduler = vllm(8)
+    scheduler.add(request("A", 4, 3), now=0.0)
+    land(scheduler, launch(scheduler))
+    scheduler.add(request("B", 4, 2), now=1.0)
+    batch = launch(scheduler)
+    check("sequences of the second pass", [span.sequence.name for span in batch.spans], ["B"])
 
 
 @pytest.mark.task(8, 2)
@@ -152,6 +162,17 @@ def test_a_preempted_sequence_gives_up_all_blocks_and_keeps_its_tokens(check):
     check("tokens of C that are in the cache", preempted.computed, 0)
     check("tokens of C", len(preempted.token_ids), 4 + 1)
     check("status of C", preempted.status.value, "waiting")
+
+
+@pytest.mark.task(8, 4)
+def test_the_blocks_of_a_preempted_sequence_are_free_for_others(check):
+    scheduler = vllm(5)
+    scheduler.add(request("A", 8, 4), now=0.0)
+    scheduler.add(request("B", 9, 4), now=0.0)
+    land(scheduler, launch(scheduler))
+    batch = launch(scheduler)
+    check("free blocks, after B gave up 3 and A took one of them", scheduler.blocks.num_free, 2)
+    check("sequences that go on", [span.sequence.name for span in batch.spans], ["A"])
 
 
 @pytest.mark.task(8, 4)
