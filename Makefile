@@ -6,9 +6,11 @@ PIP_FLAGS ?=
 
 PIP_INSTALL = $(VENV)/bin/python -m pip install --constraint constraints.txt $(PIP_FLAGS)
 MINILLM = $(VENV)/bin/minillm
+LESSON = $(or $(L),$(error say which lesson, as in make $@ L=4))
+TASK = $(if $(and $(L),$(T)),$(L) $(T),$(error say which lesson and task, as in make $@ L=4 T=2))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test notebooks check-notebooks notebook lint doctor setup clean
+.PHONY: help demo test grade progress hint peek reset mutants skeletons notebooks check-notebooks notebook lint doctor setup clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { sub("%", "N", $$1); printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -21,6 +23,30 @@ test: setup ## run all tests
 
 test-lesson-%: setup ## test the reference's stage of lesson N
 	$(MINILLM) test --lesson $*
+
+lab-%: setup ## grade your lab of lesson N; T=2 one task of it, DEBUG=1 in the debugger
+	$(MINILLM) lab run $* $(if $(T),--task $(T)) $(if $(DEBUG),--debug)
+
+grade: setup ## grade your labs of all lessons, without help from the reference
+	$(MINILLM) lab grade
+
+progress: setup ## list what you have written and solved
+	$(MINILLM) lab progress
+
+hint: setup ## show the next hint for a task: L=4 T=2
+	$(MINILLM) lab hint $(TASK)
+
+peek: setup ## show what sets your task apart from the reference: L=4 T=2
+	$(MINILLM) lab peek $(TASK)
+
+reset: setup ## start your lab of a lesson anew, and keep what you have: L=4
+	$(MINILLM) lab reset $(LESSON)
+
+mutants: setup ## run the known wrong solutions, which the lessons' tests must find; L=4 one lesson's
+	$(MINILLM) lab mutants $(L)
+
+skeletons: setup ## generate the lessons' labs from the reference
+	$(MINILLM) lab skeletons $(L)
 
 doctor: setup ## say what this machine can run, and how to get the rest
 	$(MINILLM) doctor

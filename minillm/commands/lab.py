@@ -1,25 +1,255 @@
 """``minillm lab``: write a lesson's functions, and have them graded."""
 
-from typing import Annotated
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
 
-from minillm.course.lesson import Lesson, lesson_numbered, lessons
+from minillm.course.lesson import HINT_LEVELS, Lesson, Task, lesson_numbered, lessons
+from minillm.course.workspace import (
+    Workspace,
+    differences,
+    read_lab,
+    shown,
+    signature_changes,
+    skeleton_text,
+    written_functions,
+)
+
+if TYPE_CHECKING:
+    from minillm.course.grades import LessonGrade
 
 app = typer.Typer(help="Write a lesson's functions, and have them graded.", no_args_is_help=True)
+
+LessonNumber = Annotated[int, typer.Argument(metavar="N", help="The lesson.")]
+OnlyLesson = Annotated[int | None, typer.Argument(metavar="[N]", help="Only this lesson.")]
+TaskNumber = Annotated[int, typer.Argument(metavar="T", help="The task.")]
+LessonOption = Annotated[int | None, typer.Option("--lesson", help="Only this lesson.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+@app.command()
+def run(
+    lesson: LessonNumber,
+    *,
+    task: Annotated[int | None, typer.Option(help="Only this task.")] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Stop in the debugger where a test fails.")] = False,
+) -> None:
+    """Grade your lab of one lesson; the first time, make it.
+
+    The exit code is 0 when every task that was graded is solved.
+    """
+    from minillm.course import grading
+    from minillm.report.grades import lesson_report
+
+    chosen, workspace = lesson_numbered(lesson), Workspace.from_environment()
+    tasks = None if task is None else [chosen.task(task).number]
+    lab = _open(chosen, workspace)
+    if debug:
+        raise typer.Exit(grading.debug(chosen, lab, tasks))
+    grade = grading.grade(chosen, lab, tasks)
+    _show(lesson_report(grade, shown(lab)))
+    solved = [chosen.task(each.task) for each in grade.tasks if each.solved and not grade.void]
+    workspace.note_solved(chosen, solved)
+    _show(Text(_advice(chosen, grade)))
+    raise typer.Exit(0 if len(solved) == len(grade.tasks) else 1)
+
+
+def _open(lesson: Lesson, workspace: Workspace) -> Path:
+    """The student's lab, made if it is not there, with what the skeleton has changed since said."""
+    lab = workspace.lab(lesson)
+    if workspace.open(lesson):
+        _show(Text(f"Made {shown(lab)}, your copy of the lab. Write its functions there.\n"))
+    for change in signature_changes(lesson, read_lab(lab)):
+        _show(Text(str(change), style="yellow"))
+    return lab
+
+
+def _advice(lesson: Lesson, grade: "LessonGrade") -> str:
+    """What to do next."""
+    open_tasks = [task.task for task in grade.tasks if not task.solved]
+    if grade.void or not open_tasks:
+        return "" if grade.void else "All that was graded is solved."
+    n, t = lesson.number, open_tasks[0]
+    section = lesson.task(t).section
+    return f"Next: task {t}, section {section}. make lab-{n} T={t} grades it alone, make hint L={n} T={t} gives a hint."
+
+
+@app.command()
+def grade(
+    *,
+    lesson: LessonOption = None,
+    labs: Annotated[Path | None, typer.Option(help="Folder with the labs, in place of your own.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all that was found to this file.")] = None,
+    gradescope: Annotated[Path | None, typer.Option(help="Write Gradescope's results.json to this file.")] = None,
+) -> None:
+    """Grade your labs of all lessons, none of whose tasks the reference helps out.
+
+    The exit code is 0 when all points were earned.
+    """
+    from minillm.course import results
+    from minillm.course.submissions import grade_labs
+    from minillm.report.grades import grades_table
+
+    folder = _folder(labs) if labs else Workspace.from_environment().folder
+    grades = list(_told(grade_labs(_chosen(lesson), folder)))
+    _show(grades_table(grades))
+    if json_file:
+        _write_json(json_file, results.as_json(grades))
+    if gradescope:
+        _write_json(gradescope, results.gradescope(grades))
+    raise typer.Exit(0 if all(each.earned == each.points for each in grades) else 1)
+
+
+def _told(grades: "Iterable[LessonGrade]") -> "Iterable[LessonGrade]":
+    """The grades, each said on standard error as it comes: grading takes its time."""
+    for each in grades:
+        typer.echo(f"lesson {each.lesson}: {each.earned} of {each.points} points", err=True)
+        yield each
+
+
+@app.command()
+def grade_folder(
+    folder: Annotated[Path, typer.Argument(help="Holds a folder for each student, with their labs in it.")],
+    *,
+    csv: Annotated[Path, typer.Option(help="Write a line for each student to this file.")],
+    lesson: LessonOption = None,
+) -> None:
+    """Grade the labs of many students into a CSV file."""
+    from minillm.course.results import as_csv
+    from minillm.course.submissions import grade_students
+
+    students = []
+    for each in grade_students(_chosen(lesson), _folder(folder)):
+        typer.echo(f"{each.student}: {each.earned} points")
+        students.append(each)
+        csv.write_text(as_csv(students), encoding="utf-8")
+    typer.echo(f"Wrote {csv}.")
+
+
+@app.command()
+def bundle(
+    folder: Annotated[Path, typer.Argument(help="Is made, and its zip beside it.")],
+    *,
+    lesson: LessonOption = None,
+    pip_flags: Annotated[str, typer.Option(help="Goes to pip install, as PIP_FLAGS does.")] = "",
+) -> None:
+    """Write an autograder for Gradescope: setup.sh, run_autograder and the course."""
+    from minillm.course.submissions import write_bundle
+
+    archive = write_bundle(folder.absolute(), _chosen(lesson), lesson, pip_flags)
+    typer.echo(f"Wrote {archive}; upload it as the assignment's autograder.")
+
+
+@app.command()
+def progress() -> None:
+    """Say which tasks are written, which were solved when last graded, and how many hints were taken."""
+    workspace = Workspace.from_environment()
+    for lesson in lessons():
+        table = Table.grid(padding=(0, 2))
+        for task in lesson.tasks:
+            hints = workspace.hints_seen(lesson, task)
+            taken = f"{hints} of {HINT_LEVELS} hints" if hints else ""
+            state = _state(workspace, lesson, task)
+            table.add_row(f" {task.number}", Text(state, style=STATE_STYLES[state]), taken, Text(task.goal))
+        _show(Text(f"Lesson {lesson.number}, {lesson.title}", style="bold"))
+        _show(table)
+
+
+STATE_STYLES = {"not written": "bright_black", "written": "yellow", "solved": "green"}
+
+
+def _state(workspace: Workspace, lesson: Lesson, task: Task) -> str:
+    lab = workspace.lab(lesson)
+    if not lab.exists() or not written_functions(read_lab(lab), task):
+        return "not written"
+    return "solved" if workspace.is_solved(lesson, task) else "written"
+
+
+@app.command()
+def hint(
+    lesson: LessonNumber,
+    task: TaskNumber,
+    *,
+    level: Annotated[int | None, typer.Option(help="1 to 3, in place of the next that you have not seen.")] = None,
+) -> None:
+    """Show the next hint for a task: a nudge, then the idea, then the way."""
+    chosen = lesson_numbered(lesson)
+    wanted = chosen.task(task)
+    shown, text = Workspace.from_environment().hint(chosen, wanted, level)
+    _show(Text(f"Lesson {lesson}, task {task}: {wanted.goal}. Hint {shown} of {HINT_LEVELS}:", style="bold"))
+    _show(Text(text))
+    if shown == HINT_LEVELS:
+        _show(Text(f"This is the last hint. Section {wanted.section} explains the rest.", style="bright_black"))
+
+
+@app.command()
+def peek(lesson: LessonNumber, task: TaskNumber, *, yes: Yes = False) -> None:
+    """Show what sets your functions apart from the reference's."""
+    chosen, workspace = lesson_numbered(lesson), Workspace.from_environment()
+    wanted = chosen.task(task)
+    lab = workspace.lab(chosen)
+    text = read_lab(lab) if lab.exists() else skeleton_text(chosen)
+    if not yes:
+        typer.confirm(f"This shows the solution of task {task}: {wanted.goal}. Go on?", abort=True)
+    lines = differences(text, wanted)
+    for line in lines:
+        _show(Text(line, style=_colour(line), no_wrap=True, overflow="ignore"))
+    if not lines:
+        _show(Text("Yours and the reference's are the same."))
+
+
+def _colour(line: str) -> str:
+    if line.startswith(("---", "+++")):
+        return "bold"
+    return {"-": "red", "+": "green", "@": "cyan"}.get(line[:1], "")
+
+
+@app.command()
+def reset(lesson: LessonNumber, *, yes: Yes = False) -> None:
+    """Start your lab of a lesson anew; what you have is kept under another name."""
+    chosen, workspace = lesson_numbered(lesson), Workspace.from_environment()
+    lab = workspace.lab(chosen)
+    if lab.exists() and not yes:
+        typer.confirm(f"Start {shown(lab)} anew?", abort=True)
+    backup = workspace.reset(chosen)
+    kept = f", and kept yours as {shown(backup)}" if backup else ""
+    typer.echo(f"Made {shown(lab)}{kept}.")
+
+
+@app.command()
+def mutants(lesson: OnlyLesson = None) -> None:
+    """Run the known wrong solutions: each must fail a check, or the time limit, of its task's tests."""
+    from minillm.course.mutants import judge_mutants
+    from minillm.report.grades import mutants_table, mutants_verdict
+
+    reports = []
+    for each in _chosen(lesson):
+        for report in judge_mutants(each):
+            typer.echo(f"lesson {each.number}, {report.mutant}: {report.verdict.value}", err=True)
+            reports.append(report)
+    _show(mutants_table(reports))
+    verdict = mutants_verdict(reports)
+    _show(Text(verdict.text, style=verdict.style))
+    raise typer.Exit(0 if all(report.died for report in reports) else 1)
 
 
 @app.command()
 def skeletons(
-    number: Annotated[int | None, typer.Argument(metavar="[N]", help="Only this lesson.")] = None,
+    lesson: OnlyLesson = None,
     check: Annotated[bool, typer.Option("--check", help="Write nothing; fail where one is not up to date.")] = False,
 ) -> None:
     """Generate each lesson's lab.py from the reference."""
     from minillm.course.skeleton import LAB, skeleton
 
     stale = []
-    for lesson in _chosen(number):
-        file, text = lesson.folder / LAB, skeleton(lesson)
+    for each in _chosen(lesson):
+        file, text = each.folder / LAB, skeleton(each)
         if not file.is_file() or file.read_text(encoding="utf-8") != text:
             stale.append(file)
             if not check:
@@ -33,3 +263,17 @@ def skeletons(
 
 def _chosen(number: int | None) -> list[Lesson]:
     return lessons() if number is None else [lesson_numbered(number)]
+
+
+def _folder(path: Path) -> Path:
+    if not path.is_dir():
+        raise ValueError(f"there is no folder {path}; name the one with the labs")
+    return path.absolute()
+
+
+def _write_json(file: Path, data: dict[str, Any]) -> None:
+    file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def _show(part: RenderableType) -> None:
+    Console(highlight=False).print(part)

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from minillm.course.workspace import Workspace, shown
+
 TESTS = Path(__file__).parents[2] / "tests"
 IN_PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
 """A process for each core, up to as many as a small laptop's memory holds."""
@@ -28,8 +30,10 @@ def test(
         raise ValueError("pytest is not installed; run pip install --constraint constraints.txt --editable '.[test]'")
     if lesson is None:
         raise typer.Exit(run_pytest(TESTS, *IN_PARALLEL))
-    code = run_pytest(*lesson_tests(TESTS, lesson))
-    typer.echo(f"Tested: the reference's lesson {lesson}, as it stands in this checkout.")
+    files = lesson_tests(TESTS, lesson)
+    code = run_pytest(*files)
+    lab = Workspace.from_environment().folder / files[0].name.replace("test_lesson", "lab", 1)
+    typer.echo(f"tested: the reference; your {shown(lab)} was not: make lab-{lesson}")
     raise typer.Exit(code)
 
 

@@ -123,6 +123,11 @@ def lab_name(lesson: Lesson) -> str:
     return f"lab_{lesson.folder.name}.py"
 
 
+def shown(path: Path) -> Path:
+    """A path as it is seen from where the user stands."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
 def skeleton_text(lesson: Lesson) -> str:
     """The skeleton as it is committed. Raises LessonError for a lesson without one."""
     file = lesson.folder / "lab.py"

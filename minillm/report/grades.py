@@ -131,7 +131,8 @@ def plain(lines: Iterable[Line]) -> str:
 
 
 def _rich(lines: Iterable[Line]) -> Iterator[Text]:
-    return (Text(line.text, style=line.style) for line in lines)
+    """Lines that stay whole: what stands side by side in them would fall apart."""
+    return (Text(line.text, style=line.style, no_wrap=True, overflow="ignore") for line in lines)
 
 
 def grades_table(grades: Sequence[LessonGrade]) -> Table:

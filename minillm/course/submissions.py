@@ -1,0 +1,102 @@
+"""Labs that were handed in: found in a folder, graded lesson by lesson, and bundled for Gradescope."""
+
+import shlex
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from minillm.course.grades import LessonGrade, TaskGrade
+from minillm.course.grading import grade
+from minillm.course.lesson import Lesson, LessonError
+from minillm.course.results import StudentGrades
+from minillm.course.workspace import lab_name
+
+ROOT = Path(__file__).parents[2]
+BUNDLED = (
+    *("minillm", "kernels", "lessons", "tests"),
+    *("LICENSE", "Makefile", "README.md", "constraints.txt", "pyproject.toml"),
+)
+
+_SETUP = """#!/usr/bin/env bash
+# Runs once, when Gradescope builds the image. Choose a base image that offers Python 3.11, such as Ubuntu 22.04.
+set -euo pipefail
+apt-get update
+apt-get install --yes make python3.11 python3.11-venv
+cd /autograder/source/course
+make setup PIP_FLAGS={flags}
+"""
+
+_RUN = """#!/usr/bin/env bash
+# Runs for each submission: students hand in {names}.
+set -uo pipefail
+root="${{AUTOGRADER:-/autograder}}"
+cd "$root/source/course"
+.venv/bin/minillm lab grade {lessons}--labs "$root/submission" --gradescope "$root/results/results.json"
+[ -s "$root/results/results.json" ]
+"""
+
+
+def find_lab(folder: Path, lesson: Lesson) -> Path | None:
+    """A lesson's lab in a folder, however deep. Raises LessonError where there are several."""
+    found = sorted(folder.rglob(lab_name(lesson)))
+    if len(found) > 1:
+        raise LessonError(f"{folder} holds {len(found)} files {lab_name(lesson)}; leave the one to be graded")
+    return found[0] if found else None
+
+
+def grade_labs(lessons: Iterable[Lesson], folder: Path) -> Iterator[LessonGrade]:
+    """Every lesson as the labs in a folder solve it, without help from the reference. Raises as ``find_lab`` does."""
+    for lesson in lessons:
+        lab = find_lab(folder, lesson)
+        yield grade(lesson, lab, fallback=False) if lab else not_started(lesson, folder / lab_name(lesson))
+
+
+def not_started(lesson: Lesson, lab: Path, why: str | None = None) -> LessonGrade:
+    """The grade of a lesson without a lab, or with one that is not graded for a reason."""
+    tasks = [TaskGrade(task.number, task.goal, task.points, written=False) for task in lesson.tasks]
+    return LessonGrade(lesson.number, lesson.title, lab, tasks, why)
+
+
+def grade_students(lessons: Sequence[Lesson], folder: Path) -> Iterator[StudentGrades]:
+    """A student for each folder in ``folder``, named by it. Raises LessonError where there is none.
+
+    A student's trouble, such as two files for one lesson, is noted in the grade and stops nobody else's.
+    """
+    students = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not students:
+        raise LessonError(f"{folder} holds no folders; it needs one for each student, with the lab_*.py in it")
+    for student in students:
+        yield StudentGrades(student.name, tuple(_grade_one(lesson, student) for lesson in lessons))
+
+
+def _grade_one(lesson: Lesson, student: Path) -> LessonGrade:
+    try:
+        return next(grade_labs([lesson], student))
+    except LessonError as error:
+        return not_started(lesson, student / lab_name(lesson), str(error))
+
+
+def write_bundle(folder: Path, lessons: Sequence[Lesson], only: int | None = None, pip_flags: str = "") -> Path:
+    """Write Gradescope's ``setup.sh`` and ``run_autograder`` with the course beside them, and return the zip of all.
+
+    Grades all lessons, or ``only`` one. Raises LessonError for a folder that exists.
+    """
+    if folder.exists():
+        raise LessonError(f"{folder} exists; name a folder that does not")
+    course = folder / "course"
+    course.mkdir(parents=True)
+    for name in BUNDLED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, course / name, ignore=shutil.ignore_patterns("__pycache__", ".*", "*.ipynb"))
+        else:
+            shutil.copy(source, course / name)
+    names = ", ".join(lab_name(lesson) for lesson in lessons if only in (None, lesson.number))
+    _script(folder / "setup.sh", _SETUP.format(flags=shlex.quote(pip_flags)))
+    _script(folder / "run_autograder", _RUN.format(names=names, lessons="" if only is None else f"--lesson {only} "))
+    return Path(shutil.make_archive(str(folder), "zip", folder))
+
+
+def _script(file: Path, text: str) -> None:
+    file.write_text(text, encoding="utf-8")
+    file.chmod(0o755)
