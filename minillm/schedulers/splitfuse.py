@@ -98,7 +98,10 @@ class SplitFuse:
                 break
 
     def _reset(self) -> Event:
-        """Take all blocks from the last sequence that holds any and requeue it at the tail, to be computed anew."""
+        """Take all blocks from the last sequence that holds any, and requeue it at the prompts' tail, to start anew.
+
+        Prompts that have begun stand before all decodes. The event is a "reset".
+        """
         victim = [*self._started_prompts(), *self.decodes][-1]
         (self.decodes or self.prompts).remove(victim)
         self.blocks.free(victim.memory)

@@ -216,7 +216,10 @@ class VLLM:
             self._fail(group, plan)
 
     def _recompute_later(self, group: Group, plan: Plan) -> None:
-        """Let the only sequence wait, in order of arrival, without its blocks: its tokens stay, to be computed anew."""
+        """Let the only sequence wait, in order of arrival, without its blocks: its tokens stay, to be computed anew.
+
+        The plan gets an event "preempted".
+        """
         (sequence,) = group.sequences
         self.blocks.free(sequence.memory)
         sequence.computed, sequence.status = 0, Status.WAITING
@@ -225,7 +228,10 @@ class VLLM:
         plan.events.append(Event("preempted", sequence))
 
     def _swap_out(self, group: Group, plan: Plan) -> None:
-        """Move all of a group's blocks to the host, shared ones once, and record an event for each sequence."""
+        """Move all of a group's blocks to the host, shared ones once.
+
+        The plan gets the moves, and an event "swapped out" for each sequence.
+        """
         plan.swap_out += self.blocks.swap_out(group.tables)
         move_to(Status.SWAPPED, group.sequences)
         self.swapped.append(group)
@@ -244,6 +250,7 @@ class VLLM:
         """Bring groups back, in order of arrival, until one does not fit; each gets a token at once.
 
         One fits if its blocks and one more for each sequence leave ``watermark`` blocks free, and it has its seats.
+        The plan gets the moves, and an event "swapped in" for each sequence.
         """
         self.swapped.sort(key=lambda group: group.order)
         seats = sum(group.seats for group in self.running)
