@@ -1,6 +1,7 @@
 """What an exception says about the code under test: how the test ended, in words, and a digest of it."""
 
 import errno
+import hashlib
 import linecache
 import os
 from collections.abc import Iterator, Sequence
@@ -17,9 +18,13 @@ _LONGEST = 600
 _OURS = ("minillm", "kernels")
 
 
+CHECK = "check"
+"""How digests of checked values begin: equal ones mean equal wrong values, others may have many causes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """``digest`` is equal for two solutions that fail in the same way; one that begins with "check" says most."""
+    """``digest`` is equal for two solutions that fail in the same way."""
 
     outcome: Outcome
     message: str
@@ -31,13 +36,17 @@ def describe(error: BaseException, checks: Sequence[CheckDigest], lab: str | Non
     kind = type(error).__name__
     outcome, text = _outcome(error), _text(error)
     if kind in ("CheckFailed", "NotPlain") and checks:
-        return Failure(outcome, text, f"check {checks[-1].what}: {checks[-1].digest}")
+        return Failure(outcome, text, f"{CHECK if kind == 'CheckFailed' else 'type'} {_of_check(checks[-1])}")
     frames = [(frame, line) for frame, line in walk_tb(error.__traceback__) if _is_ours(frame, lab)]
     where = _where(frames[-1][0], lab) if frames else "the test"
     if outcome is not Outcome.FAILED:
         text = f"{kind}: {text}" if text else kind
         text = "\n".join([text, *_places(frames, lab)])
     return Failure(outcome, text, f"{outcome.value} {kind} in {where}")
+
+
+def _of_check(check: CheckDigest) -> str:
+    return hashlib.sha256(f"{check.what}: {check.digest}".encode()).hexdigest()[:12]
 
 
 _OUTCOMES = {

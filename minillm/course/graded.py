@@ -18,7 +18,7 @@ from typing import Any, TextIO
 import pytest
 
 from minillm.course.canary import DONE, WRONG, test_that_must_fail
-from minillm.course.checks import CHECKS, DUE, CheckFailed, Checks, Recorded, Recording
+from minillm.course.checks import CHECKS, DUE, CheckFailed, Checks, Due, Recorded, Recording
 from minillm.course.failures import Failure, describe
 from minillm.course.grades import CheckDigest, Outcome
 from minillm.course.job import PRINTED, SHOWN, Job
@@ -35,32 +35,31 @@ _CANARY = Path(__file__).with_name("canary.py")
 _QUIET = ("-p", "no:terminal", "-p", "no:faulthandler", "--capture=no")
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> int:
     """Overlay first: nothing that it replaces may have been imported."""
-    job = Job.read(Path(arguments[0]))
-    with os.fdopen(int(arguments[1]), "w", encoding="utf-8") as channel:
-        if job.lab is not None:
-            _limit()
-            Overlay(Path(job.lab), job.tasks, job.others).install()
-        reporter = Reporter(job, channel)
-        run([*job.files, str(_CANARY)], reporter, _QUIET)
-        if job.record is not None:
-            Path(job.record).write_text(json.dumps(reporter.recording.due), encoding="utf-8")
-        reporter.send(event="end")
-
-
-def debug(arguments: Sequence[str]) -> None:
-    """Run the tests on this process's terminal, and stop in the debugger where one fails."""
     job = Job.read(Path(arguments[0]))
     if job.lab is not None:
         Overlay(Path(job.lab), job.tasks, job.others).install()
-    run(job.files, Selection(job), ("--pdb", "--tb=short"))
+    if arguments[1] == "debug":
+        return run(job.files, Selection(job), ("--pdb", "--tb=short"))
+    if job.lab is not None:
+        _limit()
+    with os.fdopen(int(arguments[1]), "w", encoding="utf-8") as channel:
+        return _reported(job, Reporter(job, channel))
 
 
-def run(files: Iterable[str], plugin: object, options: Iterable[str]) -> None:
-    """pytest on these files, whatever options the project gives it otherwise."""
+def _reported(job: Job, reporter: "Reporter") -> int:
+    code = run([*job.files, str(_CANARY)], reporter, _QUIET)
+    if job.record is not None:
+        Path(job.record).write_text(json.dumps(reporter.recording.due), encoding="utf-8")
+    reporter.send(event="end")
+    return code
+
+
+def run(files: Iterable[str], plugin: object, options: Iterable[str]) -> int:
+    """pytest on these files, whatever options the project gives it otherwise: its exit code."""
     course = ("-o", "addopts=", "-p", "minillm.course.checks", "--strict-markers", "-p", "no:cacheprovider")
-    pytest.main([*course, "-p", "no:xdist", *options, *files], plugins=[plugin])
+    return pytest.main([*course, "-p", "no:xdist", *options, *files], plugins=[plugin])
 
 
 def _limit() -> None:
@@ -79,9 +78,10 @@ class Selection:
 
     def pytest_configure(self, config: pytest.Config) -> None:
         """Say where ``check`` finds what is due."""
-        config.stash[DUE] = self.recording
+        due: Due = self.recording
         if self.job.due is not None:
-            config.stash[DUE] = Recorded(json.loads(Path(self.job.due).read_text(encoding="utf-8"))["due"])
+            due = Recorded(json.loads(Path(self.job.due).read_text(encoding="utf-8"))["due"])
+        config.stash[DUE] = due
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keep the tests of the job, in its order, and the canary behind them."""
@@ -214,4 +214,4 @@ def _sound() -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from minillm.course import misconceptions
 from minillm.course.expectations import Expectations, expectations
 from minillm.course.grades import MutantReport, Outcome, TestReport, Verdict
 from minillm.course.job import Job, Limits
@@ -23,10 +24,17 @@ LIMITS = Limits(test=10.0)
 
 
 def judge_mutants(lesson: Lesson, tests: Path = TESTS, limits: Limits = LIMITS) -> Iterator[MutantReport]:
-    """How each of the lesson's mutants fared, in their order. Raises Void where the reference itself fails a test."""
+    """How each of the lesson's mutants fared, in their order; then how they failed is recorded.
+
+    Raises Void where the reference itself fails a test.
+    """
     due = expectations(lesson, tests, limits)
+    reports = []
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        yield from pool.map(partial(judge_mutant, lesson, due, tests, limits), lesson.mutants)
+        for report in pool.map(partial(judge_mutant, lesson, due, tests, limits), lesson.mutants):
+            reports.append(report)
+            yield report
+    misconceptions.record(lesson, reports)
 
 
 def judge_mutant(lesson: Lesson, due: Expectations, tests: Path, limits: Limits, mutant: Mutant) -> MutantReport:

@@ -24,7 +24,7 @@ _TICK = 0.5
 Event = Mapping[str, Any]
 
 
-class Void(Exception):
+class Void(ValueError):
     """A run that proves nothing: the sentence says why."""
 
 

@@ -1,0 +1,67 @@
+"""Which known wrong solution a student's failures equal: ``misconceptions.json`` in the lesson's folder."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from minillm.course.failures import CHECK
+from minillm.course.grades import Misconception, MutantReport, TestReport
+from minillm.course.lesson import Lesson, Mutant
+
+FILE = "misconceptions.json"
+
+Failures = Mapping[str, str]
+"""Name of a test that failed -> digest of how."""
+
+
+def failures(reports: Iterable[TestReport]) -> dict[str, str]:
+    """What failed, and how."""
+    return {_name(report.test): report.failure for report in reports if not report.passed}
+
+
+def _name(test: str) -> str:
+    return test.partition("::")[2]
+
+
+def record(lesson: Lesson, reports: Iterable[MutantReport]) -> None:
+    """Write down how each mutant fails."""
+    table = {report.mutant: failures(report.reports) for report in reports}
+    text = json.dumps(table, indent=0, sort_keys=True, ensure_ascii=False)
+    (lesson.folder / FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def read(folder: Path) -> dict[str, Failures]:
+    """What ``record`` wrote for the lesson in ``folder``; empty before that."""
+    file = folder / FILE
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def explained(
+    reports: Sequence[TestReport], mutants: Iterable[Mutant], recorded: Mapping[str, Failures]
+) -> tuple[TestReport, ...]:
+    """The reports of a task, with the misconception of its mutant that equals them in most failures, if any does.
+
+    A wrong value that a check met tells much; an exception or a time limit may have many causes, and so it only counts
+    where the mutant fails all tests in the same way.
+    """
+    ours = failures(reports)
+    mutant = max(mutants, key=lambda each: _equal(ours, recorded.get(each.name, {})), default=None)
+    theirs = recorded.get(mutant.name, {}) if mutant else {}
+    if mutant is None or not _equal(ours, theirs):
+        return tuple(reports)
+    misconception = Misconception(mutant.name, mutant.why, mutant.section)
+    return tuple(
+        replace(report, misconception=misconception) if _is_equal(report, theirs) else report for report in reports
+    )
+
+
+def _is_equal(report: TestReport, theirs: Failures) -> bool:
+    return not report.passed and theirs.get(_name(report.test)) == report.failure
+
+
+def _equal(ours: Failures, theirs: Failures) -> int:
+    """How many failures are equal, 0 unless they say something."""
+    equal = [test for test, failure in ours.items() if theirs.get(test) == failure]
+    telling = any(ours[test].startswith(CHECK) for test in equal)
+    return len(equal) if telling or ours == theirs else 0
