@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console, RenderableType
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +24,7 @@ from minillm.course.workspace import (
 
 if TYPE_CHECKING:
     from minillm.course.grades import LessonGrade
+    from minillm.report.grades import Line
 
 app = typer.Typer(help="Write a lesson's functions, and have them graded.", no_args_is_help=True)
 
@@ -52,12 +54,20 @@ def run(
     lab = _open(chosen, workspace)
     if debug:
         raise typer.Exit(grading.debug(chosen, lab, tasks))
-    grade = grading.grade(chosen, lab, tasks)
-    _show(lesson_report(grade, shown(lab)))
+    with _working(f"grading {shown(lab)}"):
+        grade = grading.grade(chosen, lab, tasks)
+    for part in lesson_report(grade, shown(lab), _owners(chosen, lab)):
+        _show(part)
     solved = [chosen.task(each.task) for each in grade.tasks if each.solved and not grade.void]
     workspace.note_solved(chosen, solved)
     _show(Text(_advice(chosen, grade)))
     raise typer.Exit(0 if len(solved) == len(grade.tasks) else 1)
+
+
+def _owners(lesson: Lesson, lab: Path) -> dict[int, str]:
+    """Whose each task is in the run of all that is written."""
+    text = read_lab(lab)
+    return {task.number: "yours" if written_functions(text, task) else "reference" for task in lesson.tasks}
 
 
 def _open(lesson: Lesson, workspace: Workspace) -> Path:
@@ -191,6 +201,8 @@ def hint(
 @app.command()
 def peek(lesson: LessonNumber, task: TaskNumber, *, yes: Yes = False) -> None:
     """Show what sets your functions apart from the reference's."""
+    from minillm.report.grades import Line
+
     chosen, workspace = lesson_numbered(lesson), Workspace.from_environment()
     wanted = chosen.task(task)
     lab = workspace.lab(chosen)
@@ -199,7 +211,7 @@ def peek(lesson: LessonNumber, task: TaskNumber, *, yes: Yes = False) -> None:
         typer.confirm(f"This shows the solution of task {task}: {wanted.goal}. Go on?", abort=True)
     lines = differences(text, wanted)
     for line in lines:
-        _show(Text(line, style=_colour(line), no_wrap=True, overflow="ignore"))
+        _show(Line(line, _colour(line)))
     if not lines:
         _show(Text("Yours and the reference's are the same."))
 
@@ -234,8 +246,7 @@ def mutants(lesson: OnlyLesson = None) -> None:
             typer.echo(f"lesson {each.number}, {report.mutant}: {report.verdict.value}", err=True)
             reports.append(report)
     _show(mutants_table(reports))
-    verdict = mutants_verdict(reports)
-    _show(Text(verdict.text, style=verdict.style))
+    _show(mutants_verdict(reports))
     raise typer.Exit(0 if all(report.died for report in reports) else 1)
 
 
@@ -275,5 +286,17 @@ def _write_json(file: Path, data: dict[str, Any]) -> None:
     file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
-def _show(part: RenderableType) -> None:
-    Console(highlight=False).print(part)
+def _working(what: str) -> Status:
+    """Says on a terminal that something is going on. What the tests are due is recorded first, which takes longest."""
+    return Console(stderr=True).status(what)
+
+
+def _show(part: "Line | RenderableType") -> None:
+    """Print a part. Lines of a report stay whole, for what stands side by side in them would fall apart."""
+    from minillm.report.grades import Line
+
+    console = Console(highlight=False)
+    if isinstance(part, Line):
+        console.print(Text(part.text, style=part.style), soft_wrap=True)
+    else:
+        console.print(part)

@@ -1,17 +1,19 @@
 """What grading found, for a terminal and as plain text: each task with its failed tests, and what to read again."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich import box
-from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from minillm.course.grades import LessonGrade, MutantReport, Outcome, TaskGrade, TestReport, Verdict
 
 GOOD, BAD, DIM = "green", "red", "bright_black"
+PRINTED_IF_PASSED = 3
+"""Lines that are shown of what a test printed which passed."""
+
 VERDICT_STYLES = {
     Verdict.KILLED: GOOD,
     Verdict.TIMED_OUT: GOOD,
@@ -28,27 +30,30 @@ class Line:
     style: str = ""
 
 
-def lesson_report(grade: LessonGrade, lab: Path) -> Group:
-    """A lesson: what was graded (``lab``, as the reader is to see its path), its tasks, and what is wrong with each."""
-    parts: list[RenderableType] = [*_rich(heading(grade, lab)), ""]
+def lesson_report(grade: LessonGrade, lab: Path, others: Mapping[int, str] | None = None) -> Iterator[Line | Table]:
+    """A lesson from top to bottom: what was graded, its tasks, and what is wrong with each that is written.
+
+    ``lab`` is its path as the reader is to see it; ``others`` says whose the tasks are that were not graded.
+    """
+    yield from heading(grade, lab, others)
+    yield Line("")
     if not grade.void:
-        parts += [_tasks(grade.tasks), ""]
+        yield from (_tasks(grade.tasks), Line(""))
     for task in grade.tasks:
-        if lines := list(task_lines(task)):
-            parts += [Text(f"Task {task.task}: {task.goal}", style="bold"), *_rich(lines), ""]
-    return Group(*parts)
+        if task.written and (lines := list(task_lines(task))):
+            yield from (Line(f"Task {task.task}: {task.goal}", "bold"), *lines, Line(""))
 
 
-def heading(grade: LessonGrade, lab: Path) -> Iterator[Line]:
+def heading(grade: LessonGrade, lab: Path, others: Mapping[int, str] | None = None) -> Iterator[Line]:
     """The lesson, the file, whose version of each task ran, and the points; for a void run why nothing counts."""
     yield Line(f"Lesson {grade.lesson}, {grade.title}", "bold")
     yield Line(f"graded: {lab}")
     if grade.void:
         yield Line(f"void, nothing counts: {grade.void}", BAD)
         return
-    sides = {"yours": "your tasks", "reference": "the reference's"}
-    for whose, words in sides.items():
-        numbers = [str(task.task) for task in grade.tasks if task.whose == whose]
+    owners = {**(others or {}), **{task.task: task.whose for task in grade.tasks}}
+    for whose, words in (("yours", "your tasks"), ("reference", "the reference's")):
+        numbers = [str(task) for task in sorted(owners) if owners[task] == whose]
         if numbers:
             yield Line(f"{words}: {', '.join(numbers)}")
     yield Line(f"points: {grade.earned} of {grade.points}", GOOD if grade.earned == grade.points else "")
@@ -56,20 +61,18 @@ def heading(grade: LessonGrade, lab: Path) -> Iterator[Line]:
 
 def _tasks(tasks: Iterable[TaskGrade]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-    for column in ("task", "tests", "points", "together"):
+    table.add_column("task", justify="right")
+    table.add_column("version", no_wrap=True)
+    for column in ("tests", "points", "together"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("goal")
     for task in tasks:
-        style = GOOD if task.solved else DIM if not task.written else BAD
-        points = f"{task.earned} of {task.points}"
-        table.add_row(str(task.task), _tests(task), points, _together(task), Text(task.goal), style=style)
+        style = GOOD if task.solved else BAD if task.written else DIM
+        tests = _share(sum(report.passed for report in task.reports), len(task.reports))
+        points = _share(task.earned, task.points)
+        version = "refused" if task.refused else "yours" if task.written else "not written"
+        table.add_row(str(task.task), version, tests, points, _together(task), Text(task.goal), style=style)
     return table
-
-
-def _tests(task: TaskGrade) -> str:
-    if task.refused:
-        return "refused"
-    return f"{sum(report.passed for report in task.reports)} of {len(task.reports)}" if task.written else "not written"
 
 
 def _together(task: TaskGrade) -> str:
@@ -86,13 +89,20 @@ def task_lines(task: TaskGrade) -> Iterator[Line]:
         yield Line(f"Not written yet; {_count(len(task.reports), 'test')} wait for it.", DIM)
     else:
         yield from _reports(task.reports)
-        if not task.integrates:
-            yield Line("With all that you have written, instead of the reference's other tasks:", BAD)
-            yield from _reports([report for report in task.integration if not report.passed])
+        yield from _apart(task)
+
+
+def _apart(task: TaskGrade) -> Iterator[Line]:
+    """Tests that pass over the reference and fail with the student's other tasks."""
+    passed = {report.test for report in task.reports if report.passed}
+    failed = [report for report in task.integration if report.test in passed and not report.passed]
+    if failed:
+        yield Line("With your other tasks, instead of the reference's:", BAD)
+        yield from _reports(failed)
 
 
 def _reports(reports: Sequence[TestReport]) -> Iterator[Line]:
-    """Failed tests, those that failed alike together; and whatever was printed."""
+    """Failed tests, those that failed alike together; and what was printed in others."""
     failed: dict[tuple[object, ...], list[TestReport]] = {}
     for report in reports:
         if not report.passed:
@@ -102,7 +112,7 @@ def _reports(reports: Sequence[TestReport]) -> Iterator[Line]:
     for report in reports:
         if report.passed and report.printed:
             yield Line(f"passed: {report.name}", GOOD)
-            yield from _printed(report)
+            yield from _printed(report, PRINTED_IF_PASSED)
 
 
 def _failure(alike: Sequence[TestReport]) -> Iterator[Line]:
@@ -119,20 +129,18 @@ def _failure(alike: Sequence[TestReport]) -> Iterator[Line]:
         yield from _printed(report)
 
 
-def _printed(report: TestReport) -> Iterator[Line]:
-    if report.printed:
+def _printed(report: TestReport, most: int | None = None) -> Iterator[Line]:
+    lines = report.printed.splitlines()
+    if lines:
         yield Line("    printed:", DIM)
-        yield from (Line(f"    | {line}", DIM) for line in report.printed.splitlines())
+        yield from (Line(f"    | {line}", DIM) for line in lines[:most])
+    if most is not None and len(lines) > most:
+        yield Line(f"    and {_count(len(lines) - most, 'line')} more", DIM)
 
 
 def plain(lines: Iterable[Line]) -> str:
     """The lines as text."""
     return "\n".join(line.text for line in lines)
-
-
-def _rich(lines: Iterable[Line]) -> Iterator[Text]:
-    """Lines that stay whole: what stands side by side in them would fall apart."""
-    return (Text(line.text, style=line.style, no_wrap=True, overflow="ignore") for line in lines)
 
 
 def grades_table(grades: Sequence[LessonGrade]) -> Table:
