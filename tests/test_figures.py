@@ -70,11 +70,13 @@ def test_an_answer_that_no_pass_computes_any_more_is_held_back():
 
 
 def test_a_swapped_sequence_is_swapped_until_it_comes_back():
-    steps = record("vllm", VLLM).steps
-    recording = record("vllm", VLLM)
-    swaps = [replace(event, kind="swapped out") for event in steps[2].events]
-    swapped = replace(recording, steps=(*steps[:2], replace(steps[2], events=tuple(swaps)), *steps[3:]))
-    assert did(swapped)["C"][2] == ("swapped", 4, 0, 0, 0)
+    pairs = [request("A", 9, 14, params={"n": 2}), request("B", 7, 14, params={"n": 2})]
+    engine = simulated(POLICIES["vllm"](num_blocks=14, block_size=4, swap_blocks=12, watermark=0), pairs)
+    engine.run()
+    recording = engine.recording("vllm")
+    [out, back] = [m.place for m in activities(recording).moments if m.row == 2]
+    [swapped] = [s for s in activities(recording).stretches if s.row == 2 and s.activity is Activity.SWAPPED]
+    assert (swapped.first, swapped.last) == (out, back)
 
 
 @pytest.mark.parametrize(("policy", "options"), [("static", STATIC), ("vllm", VLLM), ("splitfuse", SPLITFUSE)])

@@ -89,6 +89,7 @@ def test_hostile_names_stay_names():
     recording = replace(record(HOSTILE, "B"), policy=HOSTILE)
     document, harmless = page([recording], title=HOSTILE), page([record("A", "B")])
     assert [tag for tag, _ in Tags(document).found] == [tag for tag, _ in Tags(harmless).found]
+    assert "<" not in Tags(document).data
     assert data_of(document)["runs"][0]["rows"][0][0] == HOSTILE
 
 
