@@ -10,7 +10,7 @@ LESSON = $(or $(L),$(error say which lesson, as in make $@ L=4))
 TASK = $(if $(and $(L),$(T)),$(L) $(T),$(error say which lesson and task, as in make $@ L=4 T=2))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test grade progress hint peek reset mutants skeletons notebooks check-notebooks notebook lint doctor setup clean
+.PHONY: help demo test grade progress hint peek reset mutants skeletons notebooks check-notebooks notebook book book-serve check-book lint doctor setup clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { sub("%", "N", $$1); printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +60,15 @@ check-notebooks: setup ## run the lessons' notebooks and compare them with those
 notebook: setup $(VENV)/installed-jupyter ## open the lessons' notebooks in Jupyter
 	$(VENV)/bin/jupyter lab lessons
 
+book: setup $(VENV)/installed-book ## build the book from the notebooks, in book/_build/html
+	$(VENV)/bin/python -m sphinx -q -W --keep-going -n -c book -d book/_build/doctrees . book/_build/html
+
+book-serve: book ## show the book at http://127.0.0.1:8000
+	$(VENV)/bin/python -m http.server --bind 127.0.0.1 --directory book/_build/html 8000
+
+check-book: book ## open every page of the book in a browser; needs Chromium and playwright
+	$(VENV)/bin/python book/check.py
+
 lint: setup $(VENV)/installed-linters ## check style and types
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
@@ -77,9 +86,13 @@ $(VENV)/installed-linters: $(VENV)/installed
 	$(PIP_INSTALL) ruff mypy
 	touch $@
 
+$(VENV)/installed-book: $(VENV)/installed
+	$(PIP_INSTALL) --editable '.[book]'
+	touch $@
+
 $(VENV)/installed-jupyter: $(VENV)/installed
 	$(PIP_INSTALL) jupyterlab
 	touch $@
 
 clean: ## remove what the set-up and the tools left behind
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info book/_build
