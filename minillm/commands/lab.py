@@ -236,15 +236,20 @@ def reset(lesson: LessonNumber, *, yes: Yes = False) -> None:
 
 @app.command()
 def mutants(lesson: OnlyLesson = None) -> None:
-    """Run the known wrong solutions: each must fail a check, or the time limit, of its task's tests."""
+    """Run the known wrong solutions: each must fail a check, or the time limit, of its task's tests.
+
+    How each fails is written to its lesson's misconceptions.json, by which a student's failure is explained.
+    """
+    from minillm.course import misconceptions
     from minillm.course.mutants import judge_mutants
     from minillm.report.grades import mutants_table, mutants_verdict
 
     reports = []
     for each in _chosen(lesson):
-        for report in judge_mutants(each):
-            typer.echo(f"lesson {each.number}, {report.mutant}: {report.verdict.value}", err=True)
-            reports.append(report)
+        with _working(f"running the wrong solutions of lesson {each.number}"):
+            found = list(judge_mutants(each))
+        misconceptions.record(each, found)
+        reports += found
     _show(mutants_table(reports))
     _show(mutants_verdict(reports))
     raise typer.Exit(0 if all(report.died for report in reports) else 1)
