@@ -30,7 +30,7 @@ class RMSNorm:
     #         self.weight = nn.Parameter(torch.ones(size), requires_grad=False)
     #         self.eps = eps
 
-    # Task 1: 10 points, about 10 minutes, section 1.3 Normalise: RMSNorm
+    # Task 1: 10 points, about 8 minutes, section 1.3 Normalise: RMSNorm
     def forward(self, x: Tensor) -> Tensor:
         """x ``[tokens, hidden]``, normalised over the last dimension."""
         raise NotImplementedError(
@@ -38,7 +38,7 @@ class RMSNorm:
         )
 
 
-# Task 2: 10 points, about 10 minutes, section 1.4 Tell positions apart: rotary embedding
+# Task 2: 10 points, about 8 minutes, section 1.4 Tell positions apart: rotary embedding
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn channel i with channel i + head_dim / 2 (the layout of Hugging Face's Llama).
 
@@ -49,7 +49,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     )
 
 
-# Task 3: 25 points, about 25 minutes, section 1.5 Look back: causal attention
+# Task 3: 25 points, about 20 minutes, section 1.5 Look back: causal attention
 def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """The last ``rows`` tokens of a sequence look back on all of it.
 
@@ -75,7 +75,7 @@ class Attention:
     #         self.qkv = Linear(config.hidden_size, sum(self.heads) * config.head_dim)
     #         self.out = Linear(config.num_heads * config.head_dim, config.hidden_size)
 
-    # Task 4: 15 points, about 15 minutes, section 1.6 Share keys and values: grouped-query attention
+    # Task 4: 15 points, about 12 minutes, section 1.6 Share keys and values: grouped-query attention
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, layer: int, attend: Attend) -> Tensor:
         """x ``[tokens, hidden]``; cos, sin ``[tokens, 1, head_dim / 2]``; result ``[tokens, hidden]``."""
         raise NotImplementedError(
@@ -94,7 +94,7 @@ class FeedForward:
     #         self.gate_up = Linear(config.hidden_size, 2 * config.intermediate_size)
     #         self.down = Linear(config.intermediate_size, config.hidden_size)
 
-    # Task 5, 1 of 2: 15 points, about 15 minutes, section 1.7 Think: SwiGLU and the residual stream
+    # Task 5, 1 of 2: 15 points, about 12 minutes, section 1.7 Think: SwiGLU and the residual stream
     def forward(self, x: Tensor) -> Tensor:
         """x ``[tokens, hidden]`` to ``[tokens, hidden]``."""
         raise NotImplementedError(
@@ -116,7 +116,7 @@ class DecoderLayer:
     #         self.feed_forward_norm = RMSNorm(config.hidden_size, config.norm_eps)
     #         self.feed_forward = FeedForward(config)
 
-    # Task 5, 2 of 2: 15 points, about 15 minutes, section 1.7 Think: SwiGLU and the residual stream
+    # Task 5, 2 of 2: 15 points, about 12 minutes, section 1.7 Think: SwiGLU and the residual stream
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, layer: int, attend: Attend) -> Tensor:
         """x ``[tokens, hidden]`` to ``[tokens, hidden]``."""
         raise NotImplementedError(
@@ -154,14 +154,14 @@ class DecoderLayer:
 #     """One token for each row of logits ``[rows, vocab]``, which may lie on any device."""
 
 
-# Task 6, 1 of 2: 25 points, about 20 minutes, section 1.8 Generate: the oracle
+# Task 6, 1 of 2: 25 points, about 15 minutes, section 1.8 Generate: the oracle
 @torch.inference_mode()
 def next_logits(model: Transformer, token_ids: list[int]) -> Tensor:
     """The model's logits after these tokens, ``[vocab]``, with nothing cached."""
     raise NotImplementedError("lesson 1, task 6: generate token by token, recomputing everything each time: the oracle")
 
 
-# Task 6, 2 of 2: 25 points, about 20 minutes, section 1.8 Generate: the oracle
+# Task 6, 2 of 2: 25 points, about 15 minutes, section 1.8 Generate: the oracle
 def generate(
     model: Transformer,
     prompt_token_ids: list[int],

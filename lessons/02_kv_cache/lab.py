@@ -21,7 +21,7 @@ from minillm.cache.flat import Pass
 from minillm.cache.rectangle import PAD_TOKEN, left_padding
 
 
-# Task 1, 1 of 2: 25 points, about 20 minutes, section 2.3 Store: append to the rows
+# Task 1, 1 of 2: 25 points, about 15 minutes, section 2.3 Store: append to the rows
 def by_row(x: Tensor, shape: Rectangle) -> Tensor:
     """Flat tokens in rows, heads first: ``[rows * width, heads, head_dim]`` to ``[rows, heads, width, head_dim]``.
 
@@ -81,7 +81,7 @@ class RectangleCache:
     #         self.k, self.v = (torch.full(shape, fill, dtype=dtype) for _ in "kv")
     #         self.scale = config.head_dim**-0.5
 
-    # Task 1, 2 of 2: 25 points, about 20 minutes, section 2.3 Store: append to the rows
+    # Task 1, 2 of 2: 25 points, about 15 minutes, section 2.3 Store: append to the rows
     def store(self, shape: Rectangle, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Write this pass's keys and values into the last ``width`` columns of the context; return the whole context.
 
@@ -91,7 +91,7 @@ class RectangleCache:
             "lesson 2, task 1: append a pass's keys and values to their rows, and return all that stands there"
         )
 
-    # Task 3: 20 points, about 15 minutes, section 2.5 Attend: read everything back
+    # Task 3: 20 points, about 10 minutes, section 2.5 Attend: read everything back
     def attend(self, shape: Rectangle, mask: Tensor, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Store this pass's keys and values, and look back on all that stand in the rows.
 
@@ -102,7 +102,7 @@ class RectangleCache:
             "lesson 2, task 3: store this pass's keys and values, and attend to everything in the rows"
         )
 
-    # Task 4: 25 points, about 25 minutes, section 2.6 Lower: from a batch to flat arrays
+    # Task 4: 25 points, about 20 minutes, section 2.6 Lower: from a batch to flat arrays
     def lower(self, batch: Batch) -> Pass:
         """Lay a padded batch out as its rectangle, row by row. Raises ValueError for a ragged batch.
 
@@ -115,7 +115,7 @@ class RectangleCache:
         )
 
 
-# Task 2: 20 points, about 20 minutes, section 2.4 Mask: who looks at whom
+# Task 2: 20 points, about 15 minutes, section 2.4 Mask: who looks at whom
 def attention_mask(shape: Rectangle, padding: Tensor) -> Tensor:
     """Which columns each token of a pass looks at: those up to its own, but no padding.
 
