@@ -1,8 +1,9 @@
 """Lesson 5, static batching: one rectangle for all, and what it wastes, counted."""
 
 import pytest
-from harness import oracle, real, recorded, request, simulated, timed_trace, tokens_of, trace
+from harness import land, launch, oracle, real, recorded, request, simulated, timed_trace, tokens_of, trace
 
+from minillm.batch import Outcome
 from minillm.cache.memory import Row
 from minillm.metrics import waste
 from minillm.model.tiny import tiny
@@ -26,6 +27,15 @@ def test_single_delivers_each_token_at_once(check):
     steps = recorded(Single(columns=9), [request("A", 5, 3), request("B", 2, 2)])
     delivered = [("A", 1), ("A", 1), ("A", 1), ("B", 1), ("B", 1)]
     check("deliveries of each pass", deliveries(steps), [[each] for each in delivered], axes=("pass",))
+
+
+@pytest.mark.task(5, 1)
+def test_single_hands_over_the_sequence_of_each_outcome(check):
+    scheduler = Single(columns=9)
+    scheduler.add(request("A", 5, 3), 0.0)
+    batch = launch(scheduler)
+    outcomes = (Outcome(span.sequence, span, (0,)) for span in batch.spans)
+    check("sequences to deliver", [sequence.name for sequence in scheduler.settle(batch, outcomes, 1.0)], ["A"])
 
 
 @pytest.mark.task(5, 1)
@@ -119,6 +129,17 @@ def test_a_place_in_the_batch_stays_empty_though_someone_waits(check):
 
 
 @pytest.mark.task(5, 4)
+def test_the_second_pass_is_that_of_the_first_ones_rows_though_someone_waits(check):
+    scheduler = Static(2, columns=9)
+    scheduler.add(request("A", 2, 3), 0.0)
+    land(scheduler, launch(scheduler))
+    scheduler.add(request("B", 2, 3), 0.5)
+    batch = scheduler.schedule(1.0)
+    check("sequences of the second pass", [span.sequence.name for span in batch.spans], ["A"])
+    check("tokens that it computes", batch.computed_tokens, 1)
+
+
+@pytest.mark.task(5, 4)
 def test_the_next_pass_is_not_planned_before_the_last_is_settled(check):
     scheduler = Static(2, columns=9)
     scheduler.add(request("A", 2, 3), 0.0)
@@ -151,6 +172,22 @@ def test_tokens_are_computed_one_by_one_and_delivered_together_when_the_batch_en
     check("delivered tokens", deliveries(steps), [[]] * 5 + [[("A", 6), ("B", 4)]], axes=("pass",))
     finished = [list(step.finished) for step in steps]
     check("finished", finished, [[]] * 5 + [[("A", "length"), ("B", "length")]], axes=("pass",))
+
+
+@pytest.mark.task(5, 5)
+def test_nobody_leaves_before_the_last_has_finished(check):
+    scheduler = Static(2, columns=9)
+    scheduler.add(request("A", 2, 2), 0.0)
+    scheduler.add(request("B", 2, 1), 0.0)
+    left = []
+    for finished in ("B", "A"):
+        batch = launch(scheduler)
+        for span in batch.spans:
+            span.sequence.token_ids.append(0)
+            span.sequence.finish_reason = "length" if span.sequence.name == finished else None
+        outcomes = [Outcome(span.sequence, span, (0,)) for span in batch.spans]
+        left.append([sequence.name for sequence in scheduler.settle(batch, outcomes, 0.0)])
+    check("sequences delivered after each pass", left, [[], ["A", "B"]], axes=("pass",))
 
 
 @pytest.mark.task(5, 5)
