@@ -63,7 +63,9 @@ def plain(value: Any) -> Plain:
         return value.tolist()
     if _is_tensor(value):
         return value.detach().cpu().tolist()
-    raise NotPlain(f"a {kind.__name__}, where numbers, texts, tensors, or lists and dicts of these were expected")
+    raise NotPlain(
+        f"a value of type {kind.__name__}, where numbers, texts, tensors, or lists and dicts of these were expected"
+    )
 
 
 def _key(key: Any) -> str:
