@@ -31,6 +31,7 @@ myst_heading_anchors = 4
 
 nb_execution_mode = "off"  # notebooks carry their outputs; `make check-notebooks` proves them fresh
 nb_merge_streams = True
+nb_render_markdown_format = "myst"  # tables and formulas that cells print
 
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
@@ -53,7 +54,7 @@ html_copy_source = html_show_sourcelink = False
 html_show_search_summary = False  # excerpts are fetched, which pages opened from disk may not do
 mathjax_path = "vendor/tex-svg-full.js"
 pygments_style = "friendly"
-pygments_dark_style = "monokai"
+pygments_dark_style = "github-dark"
 
 copybutton_prompt_text = r">>> |\.\.\. |\$ |In \[\d*\]: "
 copybutton_prompt_is_regexp = True

@@ -33,6 +33,13 @@ def rewrite(app: Sphinx, what: str, name: str, item: object, options: Any, lines
     lines[:] = as_lists(lines)
 
 
+def readable(
+    app: Sphinx, what: str, name: str, item: object, options: Any, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """A signature that is Python: defaults that are made anew for each object become an ellipsis."""
+    return signature and signature.replace("<factory>", "..."), returns
+
+
 def is_foreign(app: Sphinx, what: str, name: str, item: object, skip: bool, options: Any) -> bool | None:
     """Leave out methods that a base class of another package has written into ours; else let autodoc decide."""
     package = str(getattr(item, "__module__", "") or "").partition(".")[0]
@@ -42,5 +49,6 @@ def is_foreign(app: Sphinx, what: str, name: str, item: object, skip: bool, opti
 def setup(app: Sphinx) -> dict[str, bool]:
     """Take part in autodoc."""
     app.connect("autodoc-process-docstring", rewrite)
+    app.connect("autodoc-process-signature", readable)
     app.connect("autodoc-skip-member", is_foreign)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -14,7 +14,7 @@ class LessonRole(SphinxRole):
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         """A reference that the builder turns into a relative address."""
-        text = nodes.Text(f"lesson {int(self.text)}")
+        text = nodes.Text(f"lesson\N{NO-BREAK SPACE}{int(self.text)}")
         chapters = {int(match[1]): name for name in self.env.found_docs if (match := _CHAPTER.fullmatch(name))}
         chapter = chapters.get(int(self.text))
         if chapter is None:

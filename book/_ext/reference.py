@@ -27,7 +27,7 @@ def expand(names: str) -> Iterator[str]:
 
 def section(module: str) -> str:
     """A heading and the docstrings of a module."""
-    return f"## {module}\n\n```{{eval-rst}}\n.. automodule:: {module}\n   :members:\n   :show-inheritance:\n```\n"
+    return f"## {module}\n\n```{{eval-rst}}\n.. automodule:: {module}\n   :members:\n```\n"
 
 
 def fill(app: Sphinx, page: str, source: list[str]) -> None:

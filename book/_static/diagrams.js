@@ -4,6 +4,11 @@
   const system = matchMedia("(prefers-color-scheme: dark)");
   let drawn = null;
 
+  const colours = {
+    dark: { clusterBkg: "#1c1f22", clusterBorder: "#555", edgeLabelBackground: "#2a2d31" },
+    default: { clusterBkg: "#f8f9fb", clusterBorder: "#bbb", edgeLabelBackground: "#eeebee" },
+  };
+
   function theme() {
     const chosen = document.body.dataset.theme || "auto";
     const dark = chosen === "dark" || (chosen === "auto" && system.matches);
@@ -13,7 +18,7 @@
   async function draw() {
     if (drawn === theme()) return;
     drawn = theme();
-    mermaid.initialize({ startOnLoad: false, theme: drawn, securityLevel: "strict" });
+    mermaid.initialize({ startOnLoad: false, theme: drawn, themeVariables: colours[drawn], securityLevel: "strict" });
     let number = 0;
     for (const place of document.querySelectorAll("pre.diagram")) {
       place.dataset.source = place.dataset.source || place.textContent;
