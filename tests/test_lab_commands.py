@@ -281,13 +281,17 @@ def test_the_json_holds_all_that_was_found():
 
 
 def test_gradescope_gets_a_test_a_task():
-    data = gradescope([graded(SOLVED, WRONG)])
+    data = gradescope([graded(SOLVED, WRONG, UNWRITTEN)])
     assert [(test["number"], test["score"], test["max_score"], test["status"]) for test in data["tests"]] == [
         ("4.1", 10, 10, "passed"),
         ("4.2", 0, 5, "failed"),
+        ("4.2", 0, 5, "failed"),
     ]
-    assert "sides: 3, but 4 was due" in data["tests"][1]["output"]
-    assert data["output"].endswith("points: 10 of 15")
+    solved, wrong, unwritten = (test["output"] for test in data["tests"])
+    assert solved == "All tests pass."
+    assert "sides: 3, but 4 was due" in wrong
+    assert unwritten == "Not written yet. Tests that wait for it: 1"
+    assert data["output"].endswith("points: 10 of 20")
 
 
 def test_a_void_lesson_earns_nothing_in_any_file():

@@ -246,8 +246,11 @@ def mutants(lesson: OnlyLesson = None) -> None:
 
     reports = []
     for each in _chosen(lesson):
-        with _working(f"running the wrong solutions of lesson {each.number}"):
-            found = list(judge_mutants(each))
+        found = []
+        with _working(f"lesson {each.number}") as status:
+            for report in judge_mutants(each):
+                found.append(report)
+                status.update(f"lesson {each.number}: {len(found)} of {len(each.mutants)} wrong solutions have run")
         misconceptions.record(each, found)
         reports += found
     _show(mutants_table(reports))

@@ -79,7 +79,7 @@ def gradescope(grades: Sequence[LessonGrade]) -> dict[str, Any]:
     Keys as in Gradescope's autograder specification. Each test has a score, so there is none for the whole.
     """
     return {
-        "output": "\n\n".join(plain(heading(grade, grade.lab)) for grade in grades),
+        "output": "\n\n".join(plain(heading(grade, grade.lab, rest="not written")) for grade in grades),
         "output_format": "text",
         "visibility": "visible",
         "stdout_visibility": "hidden",
@@ -96,7 +96,7 @@ def _gradescope_test(grade: LessonGrade, task: TaskGrade) -> dict[str, Any]:
         "score": earned,
         "max_score": task.points,
         "status": "passed" if earned == task.points else "failed",
-        "output": grade.void or plain(task_lines(task)),
+        "output": grade.void or plain(task_lines(task)) or "All tests pass.",
         "output_format": "text",
         "tags": [f"lesson {grade.lesson}"],
         "visibility": "visible",

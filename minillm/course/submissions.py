@@ -45,9 +45,13 @@ def find_lab(folder: Path, lesson: Lesson) -> Path | None:
 
 
 def grade_labs(lessons: Iterable[Lesson], folder: Path) -> Iterator[LessonGrade]:
-    """Every lesson as the labs in a folder solve it, without help from the reference. Raises as ``find_lab`` does."""
+    """Every lesson as the labs in a folder solve it, without help from the reference; void where two files claim it."""
     for lesson in lessons:
-        lab = find_lab(folder, lesson)
+        try:
+            lab = find_lab(folder, lesson)
+        except LessonError as error:
+            yield not_started(lesson, folder / lab_name(lesson), str(error))
+            continue
         yield grade(lesson, lab, fallback=False) if lab else not_started(lesson, folder / lab_name(lesson))
 
 
@@ -58,22 +62,12 @@ def not_started(lesson: Lesson, lab: Path, why: str | None = None) -> LessonGrad
 
 
 def grade_students(lessons: Sequence[Lesson], folder: Path) -> Iterator[StudentGrades]:
-    """A student for each folder in ``folder``, named by it. Raises LessonError where there is none.
-
-    A student's trouble, such as two files for one lesson, is noted in the grade and stops nobody else's.
-    """
+    """A student for each folder in ``folder``, named by it. Raises LessonError where there is none."""
     students = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not students:
         raise LessonError(f"{folder} holds no folders; it needs one for each student, with the lab_*.py in it")
     for student in students:
-        yield StudentGrades(student.name, tuple(_grade_one(lesson, student) for lesson in lessons))
-
-
-def _grade_one(lesson: Lesson, student: Path) -> LessonGrade:
-    try:
-        return next(grade_labs([lesson], student))
-    except LessonError as error:
-        return not_started(lesson, student / lab_name(lesson), str(error))
+        yield StudentGrades(student.name, tuple(grade_labs(lessons, student)))
 
 
 def write_bundle(folder: Path, lessons: Sequence[Lesson], only: int | None = None, pip_flags: str = "") -> Path:

@@ -44,15 +44,20 @@ def lesson_report(grade: LessonGrade, lab: Path, others: Mapping[int, str] | Non
             yield from (Line(f"Task {task.task}: {task.goal}", "bold"), *lines, Line(""))
 
 
-def heading(grade: LessonGrade, lab: Path, others: Mapping[int, str] | None = None) -> Iterator[Line]:
-    """The lesson, the file, whose version of each task ran, and the points; for a void run why nothing counts."""
+def heading(
+    grade: LessonGrade, lab: Path, others: Mapping[int, str] | None = None, rest: str = "the reference's"
+) -> Iterator[Line]:
+    """The lesson, the file, whose version of each task ran, and the points; for a void run why nothing counts.
+
+    ``rest`` names what ran where the student's version did not.
+    """
     yield Line(f"Lesson {grade.lesson}, {grade.title}", "bold")
     yield Line(f"graded: {lab}")
     if grade.void:
         yield Line(f"void, nothing counts: {grade.void}", BAD)
         return
     owners = {**(others or {}), **{task.task: task.whose for task in grade.tasks}}
-    for whose, words in (("yours", "your tasks"), ("reference", "the reference's")):
+    for whose, words in (("yours", "your tasks"), ("reference", rest)):
         numbers = [str(task) for task in sorted(owners) if owners[task] == whose]
         if numbers:
             yield Line(f"{words}: {', '.join(numbers)}")
@@ -86,7 +91,7 @@ def task_lines(task: TaskGrade) -> Iterator[Line]:
     if task.refused:
         yield Line(f"It could not run: {task.refused}", BAD)
     elif not task.written:
-        yield Line(f"Not written yet; {_count(len(task.reports), 'test')} wait for it.", DIM)
+        yield Line(f"Not written yet. Tests that wait for it: {len(task.reports)}", DIM)
     else:
         yield from _reports(task.reports)
         yield from _apart(task)
