@@ -91,7 +91,10 @@ def dead_links(text: str, folder: Path) -> Iterator[Found]:
 def directives(text: str) -> Iterator[Found]:
     """Directives of the book, which other viewers of the notebook show as raw text."""
     for match in _DIRECTIVE.finditer(text):
-        yield match.start(), f"{match[1]!r} is a directive that only the book knows; use plain Markdown"
+        yield (
+            match.start(),
+            f"{{{match[1]}}} is a directive that only the book knows; use plain Markdown, as in ```mermaid",
+        )
 
 
 def missing_sections(lesson: Lesson, text: str) -> Iterator[str]:
