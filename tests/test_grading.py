@@ -12,6 +12,7 @@ from minillm.course.grades import Outcome
 from minillm.course.grading import grade, lab_job, skeleton_reports
 from minillm.course.job import Job
 from minillm.course.mutants import judge_mutants
+from minillm.course.nursery import Nursery
 from minillm.course.processes import Void, run
 
 TOTAL = "def total(numbers: list[int]) -> int:\n    return sum(numbers)\n"
@@ -43,8 +44,14 @@ def toy(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def due(toy):
-    return expectations(toy.lesson, toy.tests, LIMITS)
+def nursery(toy):
+    with Nursery(toy.folder) as nursery:
+        yield nursery
+
+
+@pytest.fixture(scope="module")
+def due(toy, nursery):
+    return expectations(toy.lesson, toy.tests, nursery, LIMITS)
 
 
 def graded(toy, text, tasks=None, **options):
@@ -247,13 +254,13 @@ def swindles(tmp_path_factory):
     """Reports by name. The lab is run as it is: most of it would be screened out."""
     folder = tmp_path_factory.mktemp("swindles")
     names = list(SWINDLES)
-    with at_work(folder, tests=SWINDLED_TESTS.format(count=len(names))) as toy:
+    with at_work(folder, tests=SWINDLED_TESTS.format(count=len(names))) as toy, Nursery(folder) as nursery:
         (folder / "victim.py").write_text(functions(["return 0"] * len(names)))
-        due = expectations(toy.lesson, toy.tests, LIMITS)
+        due = expectations(toy.lesson, toy.tests, nursery, LIMITS)
         lab = toy.lab(functions(SWINDLES.values()), "swindles.py")
         tasks = {"victim": [f"f{number}" for number in range(len(names))]}
         job = Job(due.files, due.tests[1], str(lab), tasks, due=str(due.file))
-        return dict(zip(names, run(job, folder, LIMITS), strict=True))
+        return dict(zip(names, run(job, nursery, LIMITS), strict=True))
 
 
 @pytest.mark.parametrize("name", SWINDLES)
@@ -274,11 +281,11 @@ TAMPERS = {
 
 
 @pytest.mark.parametrize("name", TAMPERS)
-def test_a_run_in_which_a_check_that_must_fail_passes_is_void(toy, due, name):
+def test_a_run_in_which_a_check_that_must_fail_passes_is_void(toy, due, nursery, name):
     lab = toy.lab(f"def total(numbers):\n    {TAMPERS[name]}\n    return 7\n", "tampers.py")
     job = lab_job(toy.lesson, lab, toy.lesson.task(1).functions, due, due.tests[1])
     with pytest.raises(Void, match="a check that must fail passed, so nothing of this run counts"):
-        run(job, toy.folder, LIMITS)
+        run(job, nursery, LIMITS)
 
 
 def test_a_lesson_whose_tests_let_a_known_wrong_solution_pass_is_void(tmp_path):
@@ -291,9 +298,9 @@ def test_a_lesson_whose_tests_let_a_known_wrong_solution_pass_is_void(tmp_path):
 # What is due
 
 
-def test_what_is_due_is_recorded_once_for_a_state_of_the_tree(toy, due):
+def test_what_is_due_is_recorded_once_for_a_state_of_the_tree(toy, due, nursery):
     recorded = due.file.stat().st_mtime_ns
-    assert expectations(toy.lesson, toy.tests, LIMITS) == due
+    assert expectations(toy.lesson, toy.tests, nursery, LIMITS) == due
     assert due.file.stat().st_mtime_ns == recorded
 
 
@@ -326,8 +333,10 @@ def test_it(check, machine):
 
 
 def test_a_test_that_the_reference_skips_is_no_part_of_its_task(tmp_path):
-    with at_work(tmp_path, tests=SKIPPED) as toy:
-        assert expectations(toy.lesson, toy.tests, LIMITS).tests[1] == ("tests/test_lesson_91_toy.py::test_it[small]",)
+    with at_work(tmp_path, tests=SKIPPED) as toy, Nursery(tmp_path) as nursery:
+        assert expectations(toy.lesson, toy.tests, nursery, LIMITS).tests[1] == (
+            "tests/test_lesson_91_toy.py::test_it[small]",
+        )
 
 
 def test_a_lesson_without_tests_is_void(tmp_path):

@@ -11,6 +11,7 @@ from minillm.course.cache import cache_folder, keep_newest, tree_hash
 from minillm.course.grades import Outcome
 from minillm.course.job import Job, Limits
 from minillm.course.lesson import Lesson
+from minillm.course.nursery import Nursery
 from minillm.course.processes import Process, Void
 
 _KEPT = 4
@@ -37,7 +38,7 @@ def tree_state(tests: Path) -> str:
     return tree_hash([package, package.parent / "kernels", tests])
 
 
-def expectations(lesson: Lesson, tests: Path, limits: Limits) -> Expectations:
+def expectations(lesson: Lesson, tests: Path, nursery: Nursery, limits: Limits) -> Expectations:
     """Recorded once for a state of the tree, which takes as long as the lesson's tests.
 
     ``tests`` is the folder of tests. Raises Void where the lesson has no tests, or the reference fails one.
@@ -52,7 +53,7 @@ def expectations(lesson: Lesson, tests: Path, limits: Limits) -> Expectations:
     files = tuple(str(path.relative_to(tests.parent)) for path in paths)
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        _record(files, tests.parent, file, limits)
+        _record(files, nursery, file, limits)
         keep_newest(folder, f"lesson_{lesson.number:02}_*.json", _KEPT)
     table = json.loads(file.read_text(encoding="utf-8"))["tests"]
     return Expectations(
@@ -64,12 +65,12 @@ def _of_task(table: Mapping[str, list[list[int]]], lesson: int, task: int) -> tu
     return tuple(test for test, tasks in table.items() if [lesson, task] in tasks)
 
 
-def _record(files: tuple[str, ...], root: Path, file: Path, limits: Limits) -> None:
+def _record(files: tuple[str, ...], nursery: Nursery, file: Path, limits: Limits) -> None:
     """Run the tests of all tasks on the reference, and keep what they are due where all pass."""
     unfinished = file.with_suffix(f".{os.getpid()}")
     tests: dict[str, list[list[int]]] = {}
     ended = False
-    with Process(Job(files=files, record=str(unfinished)), root) as process:
+    with Process(Job(files=files, record=str(unfinished)), nursery) as process:
         for event in process.events(limits.start_up, limits.compiled):
             if event["event"] == "collected":
                 tests = event["tests"]

@@ -14,9 +14,10 @@ from minillm.course.expectations import Expectations, expectations
 from minillm.course.grades import LessonGrade, Outcome, TaskGrade, TestReport
 from minillm.course.job import Job, Limits
 from minillm.course.lesson import Function, Lesson, Task
-from minillm.course.mutants import AT_A_TIME, TESTS, judge_mutant
+from minillm.course.mutants import TESTS, judge_mutant
+from minillm.course.nursery import Nursery
 from minillm.course.overlay import Overlay
-from minillm.course.processes import Void, run
+from minillm.course.processes import Void, crew, run
 from minillm.course.screening import Refused, screen
 from minillm.course.splice import OverlayError
 from minillm.course.workspace import written_functions
@@ -44,10 +45,10 @@ def grade(
     limits = limits or Limits()
     try:
         screen(lab)
-        due = expectations(lesson, tests, limits)
-        with ThreadPoolExecutor(AT_A_TIME) as pool:
-            trial = pool.submit(prove_grader, lesson, due, tests, limits)
-            grades = _Grading(lesson, lab, due, tests, limits, fallback).grades(chosen, pool)
+        with crew(lesson, tests.parent) as (nursery, pool):
+            due = expectations(lesson, tests, nursery, limits)
+            trial = pool.submit(prove_grader, lesson, due, nursery, limits)
+            grades = _Grading(lesson, lab, due, nursery, limits, fallback).grades(chosen, pool)
             trial.result()
         return LessonGrade(lesson.number, lesson.title, lab, grades)
     except (Refused, Void) as error:
@@ -66,7 +67,7 @@ class _Grading:
     lesson: Lesson
     lab: Path
     due: Expectations
-    tests: Path
+    nursery: Nursery
     limits: Limits
     fallback: bool
 
@@ -114,7 +115,7 @@ class _Grading:
         refusal = self._refusal(functions) if tests else None
         if refusal:
             return [TestReport(test, Outcome.NOT_RUN, refusal) for test in tests]
-        return run(self._job(functions, tests), self.tests.parent, self.limits)
+        return run(self._job(functions, tests), self.nursery, self.limits)
 
     def _job(self, functions: Sequence[Function], tests: tuple[str, ...]) -> Job:
         return lab_job(self.lesson, self.lab, functions, self.due, tests)
@@ -143,14 +144,14 @@ def _by_module(functions: Iterable[Function]) -> dict[str, list[str]]:
     return modules
 
 
-def prove_grader(lesson: Lesson, due: Expectations, tests: Path, limits: Limits) -> None:
+def prove_grader(lesson: Lesson, due: Expectations, nursery: Nursery, limits: Limits) -> None:
     """See that a known wrong solution fails, once for a state of the tree. Raises Void if it passes."""
     folder = cache_folder() / "trials"
     note = folder / f"{due.file.stem}_{tree_hash([lesson.folder / 'lesson.toml'])}"
     if note.exists():
         return
     for mutant in lesson.mutants:
-        report = judge_mutant(lesson, due, tests, limits, mutant)
+        report = judge_mutant(lesson, due, nursery, limits, mutant)
         if report.reports and all(each.passed for each in report.reports):
             raise Void(f"the known wrong solution {mutant.name} passes every test, so nothing of this run counts")
         if report.reports:
@@ -167,15 +168,14 @@ def skeleton_reports(lesson: Lesson, tests: Path = TESTS, limits: Limits | None 
     Each should end as not written. Raises Void where the reference itself fails a test.
     """
     limits = limits or Limits()
-    due = expectations(lesson, tests, limits)
-
-    def reports(task: Task) -> list[TestReport]:
-        job = lab_job(lesson, lesson.folder / "lab.py", task.functions, due, due.tests[task.number])
-        return run(job, tests.parent, limits)
-
-    with ThreadPoolExecutor(AT_A_TIME) as pool:
-        for found in pool.map(reports, lesson.tasks):
-            yield from found
+    with crew(lesson, tests.parent) as (nursery, pool):
+        due = expectations(lesson, tests, nursery, limits)
+        jobs = [
+            lab_job(lesson, lesson.folder / "lab.py", task.functions, due, due.tests[task.number])
+            for task in lesson.tasks
+        ]
+        for reports in pool.map(lambda job: run(job, nursery, limits), jobs):
+            yield from reports
 
 
 def debug(lesson: Lesson, lab: Path, tasks: Collection[int] | None = None, tests: Path = TESTS) -> int:
@@ -185,7 +185,8 @@ def debug(lesson: Lesson, lab: Path, tasks: Collection[int] | None = None, tests
     the reference itself fails a test.
     """
     screen(lab)
-    due = expectations(lesson, tests, Limits())
+    with Nursery(tests.parent) as nursery:
+        due = expectations(lesson, tests, nursery, Limits())
     chosen = _chosen(lesson, tasks)
     names = tuple(dict.fromkeys(test for task in chosen for test in due.tests[task.number]))
     job = lab_job(lesson, lab, [each for task in chosen for each in task.functions], due, names)

@@ -3,7 +3,6 @@
 import ast
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -12,14 +11,12 @@ from minillm.course.expectations import Expectations, expectations
 from minillm.course.grades import MutantReport, Outcome, TestReport, Verdict
 from minillm.course.job import Job, Limits
 from minillm.course.lesson import Lesson, LessonError, Mutant
+from minillm.course.nursery import Nursery
 from minillm.course.overlay import Overlay, reference_source
-from minillm.course.processes import Void, run
+from minillm.course.processes import Void, crew, run
 from minillm.course.splice import OverlayError
 
 TESTS = Path(__file__).parents[2] / "tests"
-AT_A_TIME = 2
-"""Graded processes that run beside each other."""
-
 LIMITS = Limits(test=10.0)
 
 
@@ -28,16 +25,16 @@ def judge_mutants(lesson: Lesson, tests: Path = TESTS, limits: Limits = LIMITS) 
 
     Raises Void where the reference itself fails a test.
     """
-    due = expectations(lesson, tests, limits)
     reports = []
-    with ThreadPoolExecutor(AT_A_TIME) as pool:
-        for report in pool.map(partial(judge_mutant, lesson, due, tests, limits), lesson.mutants):
+    with crew(lesson, tests.parent) as (nursery, pool):
+        due = expectations(lesson, tests, nursery, limits)
+        for report in pool.map(partial(judge_mutant, lesson, due, nursery, limits), lesson.mutants):
             reports.append(report)
             yield report
     misconceptions.record(lesson, reports)
 
 
-def judge_mutant(lesson: Lesson, due: Expectations, tests: Path, limits: Limits, mutant: Mutant) -> MutantReport:
+def judge_mutant(lesson: Lesson, due: Expectations, nursery: Nursery, limits: Limits, mutant: Mutant) -> MutantReport:
     """Run the tests of its task on it, all of them."""
     with tempfile.TemporaryDirectory(prefix="minillm-") as folder:
         lab = Path(folder, f"{mutant.name}.py")
@@ -46,7 +43,7 @@ def judge_mutant(lesson: Lesson, due: Expectations, tests: Path, limits: Limits,
             functions = {mutant.function.module: [mutant.function.name]}
             Overlay(lab, functions)
             job = Job(due.files, due.tests[mutant.task], str(lab), functions, due=str(due.file))
-            reports = tuple(run(job, tests.parent, limits))
+            reports = tuple(run(job, nursery, limits))
         except (LessonError, OverlayError, SyntaxError, Void) as error:
             return MutantReport(lesson.number, mutant.name, mutant.task, Verdict.OUR_FAULT, message=str(error))
     return _judged(lesson.number, mutant, reports)

@@ -1,25 +1,27 @@
 """Graded processes seen from outside: started, watched, killed, and believed only where each test was reported."""
 
-import contextlib
 import json
 import os
 import select
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from minillm.course.cache import cache_folder
 from minillm.course.grades import CheckDigest, Outcome, TestReport
 from minillm.course.job import SHOWN, Job, Limits
+from minillm.course.lesson import Lesson
+from minillm.course.nursery import Nursery, kill
 
-_TICK = 0.5
-"""Seconds between looks at a process that says nothing."""
+AT_A_TIME = 2
+"""Graded processes that run beside each other."""
+
+_WITH_TORCH = ("minillm.", "kernels.")
+"""Modules whose tests need torch."""
 
 Event = Mapping[str, Any]
 
@@ -28,8 +30,8 @@ class Void(ValueError):
     """A run that proves nothing: the sentence says why."""
 
 
-def run(job: Job, root: Path, limits: Limits) -> list[TestReport]:
-    """A report for each test of the job, run in the folder ``root``, from which the tests' ids lead to them.
+def run(job: Job, nursery: Nursery, limits: Limits) -> list[TestReport]:
+    """A report for each test of the job.
 
     A process that dies, or is killed at a limit, is followed by another one for the tests that are left. Raises Void
     where a check that must fail did not.
@@ -39,15 +41,31 @@ def run(job: Job, root: Path, limits: Limits) -> list[TestReport]:
         left = [test for test in job.tests if test not in reports]
         if left:
             rest = replace(job, tests=left)
-            reports |= {report.test: report for report in _reports(rest, root, limits)}
+            reports |= {report.test: report for report in _reports(rest, nursery, limits)}
     why = f"{limits.kills + 1} tests before it ended their processes"
     return [reports.get(test) or TestReport(test, Outcome.NOT_RUN, why) for test in job.tests]
 
 
-def _reports(job: Job, root: Path, limits: Limits) -> Iterator[TestReport]:
+@contextmanager
+def crew(lesson: Lesson, root: Path) -> Iterator[tuple[Nursery, ThreadPoolExecutor]]:
+    """A nursery in ``root`` for jobs on this lesson, and threads to watch its processes, two at a time.
+
+    Whoever leaves early, as by an interrupt, waits for nobody.
+    """
+    modules = {function.module for task in lesson.tasks for function in task.functions}
+    torch = ["torch"] if any(module.startswith(_WITH_TORCH) for module in modules) else []
+    with Nursery(root, torch) as nursery:
+        pool = ThreadPoolExecutor(AT_A_TIME)
+        try:
+            yield nursery, pool
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _reports(job: Job, nursery: Nursery, limits: Limits) -> Iterator[TestReport]:
     """Of one process, as far as it comes; a death is reported for the test that ran, or for all if none had begun."""
     progress = _Progress(job)
-    with Process(job, root) as process:
+    with Process(job, nursery) as process:
         try:
             for event in process.events(limits.start_up, limits.of_test(job)):
                 yield from progress.reports(event)
@@ -124,32 +142,20 @@ def _report(event: Event, test: str) -> TestReport:
 class Process:
     """One graded process while it is needed; left by killing it and whatever it has started."""
 
-    def __init__(self, job: Job, root: Path) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="minillm-")
+    def __init__(self, job: Job, nursery: Nursery) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="minillm-", ignore_cleanup_errors=True)
         file, self._output = Path(self._folder.name, "job.json"), Path(self._folder.name, "output")
         job.write(file)
         self._channel, write = os.pipe()
         with self._output.open("a+b") as output:
-            command = [sys.executable, "-u", "-m", "minillm.course.graded", str(file), str(write)]
-            self._process = subprocess.Popen(
-                command,
-                cwd=root,
-                env=_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=(write,),
-                start_new_session=True,
-            )
+            self._number = nursery.start(file, write, output.fileno())
         os.close(write)
 
     def __enter__(self) -> "Process":
         return self
 
     def __exit__(self, *exception: object) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        kill(self._number)
         os.close(self._channel)
         self._folder.cleanup()
 
@@ -182,22 +188,5 @@ class Process:
 
     def _read(self, seconds: float) -> bytes | None:
         """The next bytes of the channel; none at its end, and None if there are none in time."""
-        end = time.monotonic() + seconds
-        while True:
-            left = end - time.monotonic()
-            ended = self._process.poll() is not None
-            if select.select([self._channel], [], [], max(0.0, min(_TICK, left)))[0]:
-                return os.read(self._channel, 1 << 16)
-            if ended:  # another process may hold the channel open
-                return b""
-            if left <= 0:
-                return None
-
-
-def _environment() -> dict[str, str]:
-    """Ours, with the same hashes in every process, so that a set's order is no difference."""
-    return os.environ | {"PYTHONHASHSEED": "0", "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", _numba_cache())}
-
-
-def _numba_cache() -> str:
-    return str(cache_folder() / "numba")
+        ready, _, _ = select.select([self._channel], [], [], max(0.0, seconds))
+        return os.read(self._channel, 1 << 16) if ready else None
