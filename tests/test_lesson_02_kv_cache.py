@@ -210,7 +210,11 @@ def whole_cache(test):
 
 
 @whole_cache
-@pytest.mark.parametrize("lengths", [[24], [1] * 24, [23, 1], [5, 1, 1, 9, 8]], ids=str)
+@pytest.mark.parametrize(
+    "lengths",
+    [[24], [1] * 24, [23, 1], [5, 1, 1, 9, 8]],
+    ids=["at once", "token by token", "a prompt and a token", "in pieces"],
+)
 def test_cached_logits_equal_uncached_ones(check, lengths):
     model = tiny(0)
     logits = teacher_forced(model, fresh_cache(model), sequence_of(), lengths)
