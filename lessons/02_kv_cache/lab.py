@@ -102,7 +102,7 @@ class RectangleCache:
             "lesson 2, task 3: store this pass's keys and values, and attend to everything in the rows"
         )
 
-    # Task 4: 25 points, about 20 minutes, section 2.6 Lower: from a batch to flat arrays
+    # Task 4: 30 points, about 20 minutes, section 2.6 Lower: from a batch to flat arrays
     def lower(self, batch: Batch) -> Pass:
         """Lay a padded batch out as its rectangle, row by row. Raises ValueError for a ragged batch.
 
@@ -115,7 +115,7 @@ class RectangleCache:
         )
 
 
-# Task 2: 20 points, about 15 minutes, section 2.4 Mask: who looks at whom
+# Task 2: 25 points, about 15 minutes, section 2.4 Mask: who looks at whom
 def attention_mask(shape: Rectangle, padding: Tensor) -> Tensor:
     """Which columns each token of a pass looks at: those up to its own, but no padding.
 

@@ -1,0 +1,160 @@
+"""Lesson 5, Static batching: what you write.
+
+Replace each `raise NotImplementedError` by your code, and grade it:
+
+    make lab-5              all tasks; T=2 for one of them
+    make hint L=5 T=2       the next hint for a task
+    make peek L=5 T=2       what sets yours apart from the reference
+
+Signatures and decorators stay as they are. Imports, constants, functions and methods may be added, by new names.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from minillm.batch import Batch, Outcome, Rectangle, next_span
+from minillm.cache.memory import Row
+from minillm.metrics import Waste
+from minillm.records import StepRecord
+from minillm.schedulers.shared import advance
+from minillm.sequence import Sequence
+
+
+class Single:
+    """A batch of one request, whose tokens are delivered as they come."""
+
+    # Given in minillm/schedulers/single.py:
+    #
+    # class Single(Static):
+    #     def __init__(self, columns: int, max_samples: int = 1) -> None:
+    #         super().__init__(max_samples, columns)
+
+    # Task 1, 1 of 2: 10 points, about 10 minutes, section 5.2 One request at a time
+    def form(self, now: float) -> list[Sequence]:
+        """The oldest request's samples."""
+        raise NotImplementedError("lesson 5, task 1: one request at a time, whose tokens are delivered as they come")
+
+    # Task 1, 2 of 2: 10 points, about 10 minutes, section 5.2 One request at a time
+    def settle(self, batch: Batch, outcomes: Iterable[Outcome], now: float) -> list[Sequence]:
+        """Deliver each token at once."""
+        raise NotImplementedError("lesson 5, task 1: one request at a time, whose tokens are delivered as they come")
+
+
+# Given in minillm/batch.py:
+#
+# def next_span(sequence: Sequence, limit: int | None = None) -> Span:
+#     """All that the cache lacks of a sequence, or at most ``limit`` tokens of it."""
+
+# Given in minillm/schedulers/shared.py:
+#
+# def advance(outcome: Outcome) -> None:
+#     """Count what a pass left in the cache: all of its span but rejected drafts, and never the newest token."""
+
+
+class RunToCompletion:
+    """Padded batches on a rectangle of ``max_batch_size`` rows and ``columns`` tokens.
+
+    A batch is padded to its longest prompt and needs ``longest prompt + largest max_tokens`` columns. Subclasses own
+    the queue (``waiting``, ``enqueue``, ``withdraw``) and say who goes next (``form``). Raises ValueError for a size
+    below 1.
+    """
+
+    # Given in minillm/schedulers/run_to_completion.py:
+    #
+    # class RunToCompletion(ABC):
+    #     waiting: Sized
+    #
+    #     def __init__(self, max_batch_size: int, columns: int) -> None:
+    #         require_positive(max_batch_size=max_batch_size, columns=columns)
+    #         self.max_batch_size = max_batch_size
+    #         self.columns = columns
+    #         self.rows: list[Sequence] = []
+    #         self.passes = 0
+    #         self.pass_in_flight = False
+    #
+    #     @abstractmethod
+    #     def form(self, now: float) -> list[Sequence]:
+    #         """Take the next batch's sequences off the queue; none to wait."""
+    #
+    #     def left_behind(self) -> tuple[Event, ...]:
+    #         """Deliver what a batch leaves whose last live row was aborted between two passes: no pass will do it."""
+    #
+    #     def open(self, sequences: list[Sequence]) -> None:
+    #         """Give each sequence of a new batch its place."""
+    #
+    #     @property
+    #     def abandoned(self) -> bool:
+    #         """Whether all that the running batch computes has been aborted."""
+    #
+    #     def close(self) -> list[Sequence]:
+    #         """Empty the rows."""
+
+    # Task 2, 1 of 2: 15 points, about 15 minutes, section 5.3 Forming a batch
+    def fits(self, sequences: list[Sequence]) -> bool:
+        """Whether these sequences can share one rectangle."""
+        raise NotImplementedError(
+            "lesson 5, task 2: form a batch: as many waiting requests as share a rectangle, in the order of arrival"
+        )
+
+    # Task 3, 1 of 2: 20 points, about 20 minutes, section 5.4 The rectangle
+    def places(self, sequences: list[Sequence]) -> list[Any]:
+        """The memory of each sequence of a batch: a row, padded on the left to the longest prompt."""
+        raise NotImplementedError(
+            "lesson 5, task 3: lay the batch out: rows padded on the left, and one rectangular pass over live and "
+            "finished rows"
+        )
+
+    # Task 3, 2 of 2: 20 points, about 20 minutes, section 5.4 The rectangle
+    def plan(self) -> Batch:
+        """One rectangular pass over all rows, live and finished."""
+        raise NotImplementedError(
+            "lesson 5, task 3: lay the batch out: rows padded on the left, and one rectangular pass over live and "
+            "finished rows"
+        )
+
+    # Task 4: 20 points, about 20 minutes, section 5.5 Nobody joins a running batch
+    def schedule(self, now: float) -> Batch | None:
+        """The next pass of the running batch, or the first of a new one; one pass at a time."""
+        raise NotImplementedError(
+            "lesson 5, task 4: the next pass of the running batch, or the first of a new one; nobody joins in between"
+        )
+
+    # Task 5, 1 of 2: 15 points, about 15 minutes, section 5.6 When a batch ends
+    @property
+    def complete(self) -> bool:
+        """Whether the running batch may leave."""
+        raise NotImplementedError(
+            "lesson 5, task 5: account for a pass; when the longest answer has ended, deliver everything and leave"
+        )
+
+    # Task 5, 2 of 2: 15 points, about 15 minutes, section 5.6 When a batch ends
+    def settle(self, batch: Batch, outcomes: Iterable[Outcome], now: float) -> list[Sequence]:
+        """Deliver nothing until the batch is complete, then all of it; a batch that is abandoned leaves at once."""
+        raise NotImplementedError(
+            "lesson 5, task 5: account for a pass; when the longest answer has ended, deliver everything and leave"
+        )
+
+
+class Static:
+    """First come, first served; a request that does not fit beside those before it ends the batch."""
+
+    # Given in minillm/schedulers/static.py:
+    #
+    # class Static(RunToCompletion):
+    #     def __init__(self, max_batch_size: int, columns: int) -> None:
+    #         super().__init__(max_batch_size, columns)
+    #         self.waiting: deque[list[Sequence]] = deque()
+
+    # Task 2, 2 of 2: 15 points, about 15 minutes, section 5.3 Forming a batch
+    def form(self, now: float) -> list[Sequence]:
+        """As many waiting sequences as share a rectangle."""
+        raise NotImplementedError(
+            "lesson 5, task 2: form a batch: as many waiting requests as share a rectangle, in the order of arrival"
+        )
+
+
+# Task 6: 20 points, about 15 minutes, section 5.7 The waste, counted
+def waste(steps: Iterable[StepRecord]) -> Waste:
+    """Count useful, padding and held tokens; together they are all that was computed."""
+    raise NotImplementedError("lesson 5, task 6: count useful, padding and held tokens")
