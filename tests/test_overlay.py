@@ -294,6 +294,16 @@ def test_the_overlay_imports_nothing_that_could_hold_a_task(toy):
     assert {".".join(name.split(".")[:2]) for name in toy["before"]} == {"minillm", "minillm.course"}
 
 
+def test_a_module_that_its_package_imports_is_overlaid(tmp_path):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("from package.inner import rate\n")
+    (package / "inner.py").write_text("def rate():\n    return 1\n")
+    (tmp_path / "lab.py").write_text("def rate():\n    return 2\n")
+    program = "import package; print(package.rate())"
+    assert result(start(program, tmp_path, {"package.inner": ["rate"]})) == 2
+
+
 KERNELS = {
     "callee.py": "from numba import njit\n\n\n@njit(cache=True)\ndef step(x):\n    return x + 1\n",
     "caller.py": (

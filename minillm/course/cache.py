@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -35,7 +36,10 @@ def _files(paths: Iterable[Path]) -> Iterable[Path]:
 
 
 def keep_newest(folder: Path, pattern: str, count: int) -> None:
-    """Delete the files of ``folder`` that match ``pattern`` and are older than the newest ``count``."""
-    files = sorted(folder.glob(pattern), key=lambda file: file.stat().st_mtime, reverse=True)
-    for file in files[count:]:
-        file.unlink(missing_ok=True)
+    """Delete what matches ``pattern`` in ``folder`` and is older than the newest ``count``: files, or folders."""
+    paths = sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in paths[count:]:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

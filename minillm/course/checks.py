@@ -201,9 +201,9 @@ def _words(what: str, actual: Plain, due: Plain, found: Sequence[Difference], ax
     yield f"{what}{place}: {_shown(first)}"
     if not first.path and not isinstance(first.actual, Entries):
         return
-    values = sum(not isinstance(each.expected, Entries) for each in found)
-    if values:
-        yield f"{values} of {_leaves(due)} values {'differs' if values == 1 else 'differ'}"
+    values, all_values = sum(not isinstance(each.expected, Entries) for each in found), _leaves(due)
+    if values and all_values > 1:
+        yield f"{values} of {all_values} values {'differs' if values == 1 else 'differ'}"
     if max(len(repr(actual)), len(repr(due))) <= _SHORT:
         yield f"  yours: {actual!r}"
         yield f"  due:   {due!r}"

@@ -17,7 +17,11 @@ from importlib import import_module
 from pathlib import Path
 from threading import Lock
 
-from minillm.course.cache import cache_folder
+from minillm.course.cache import cache_folder, keep_newest
+from minillm.course.overlay import DIGEST_LENGTH
+
+_KEPT = 64
+"""Overlays whose compiled functions are kept, a few MB each."""
 
 
 class Nursery:
@@ -71,8 +75,9 @@ def kill(number: int) -> None:
 
 def _environment() -> dict[str, str]:
     """Ours, with the same hashes in every process, so that a set's order makes no difference."""
-    cache = os.environ.get("NUMBA_CACHE_DIR") or str(cache_folder() / "numba")
-    return os.environ | {"PYTHONHASHSEED": "0", "NUMBA_CACHE_DIR": cache}
+    cache = cache_folder() / "numba"
+    keep_newest(cache, "?" * DIGEST_LENGTH, _KEPT)
+    return {"NUMBA_CACHE_DIR": str(cache)} | os.environ | {"PYTHONHASHSEED": "0"}
 
 
 def main(arguments: Sequence[str]) -> None:

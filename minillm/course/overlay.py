@@ -17,6 +17,9 @@ from types import CodeType, ModuleType
 from minillm.course.cache import cache_folder
 from minillm.course.splice import OverlayError, Source, Tasks, splice
 
+DIGEST_LENGTH = 16
+"""Characters of an overlay's digest, which names its cache of compiled functions."""
+
 _NOT_COMPILED = "minillm."
 """Modules that numba compiles nothing of: kernels are compiled, and they import nothing of minillm."""
 
@@ -39,7 +42,7 @@ class Overlay:
         wanted = [sorted((module, sorted(names)) for module, names in each.items()) for each in (tasks, others or {})]
         texts = [source.text, *(reference.text for reference in references.values())]
         self.compiled = may_be_compiled(tasks)
-        self.digest = hashlib.sha256(repr((wanted, texts)).encode()).hexdigest()[:16]
+        self.digest = hashlib.sha256(repr((wanted, texts)).encode()).hexdigest()[:DIGEST_LENGTH]
 
     def install(self) -> None:
         """Let this process, and no child of it, import the modules so from now on.

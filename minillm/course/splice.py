@@ -107,8 +107,8 @@ def _replace_body(ours: Function, theirs: Function, path: str) -> int:
     which counts from the decorator, comes out right as well.
     """
     place = f"{path}:{theirs.lineno}: {theirs.name}"
-    if _signature(theirs) != _signature(ours):
-        raise OverlayError(f"{place} is `{_signature(theirs)}`, but must stay `{_signature(ours)}`")
+    if signature(theirs) != signature(ours):
+        raise OverlayError(f"{place} is `{signature(theirs)}`, but must stay `{signature(ours)}`")
     if theirs.decorator_list and list(map(ast.dump, theirs.decorator_list)) != list(map(ast.dump, ours.decorator_list)):
         raise OverlayError(f"{place} has other decorators than the reference; leave decorators out, they stay the same")
     shift = _first_line(theirs) - _first_line(ours)
@@ -116,7 +116,7 @@ def _replace_body(ours: Function, theirs: Function, path: str) -> int:
     return shift
 
 
-def _signature(function: Function) -> str:
+def signature(function: Function) -> str:
     """Names, kinds and defaults; annotations are free."""
     parameters = copy.deepcopy(function.args)
     for node in ast.walk(parameters):
