@@ -5,10 +5,12 @@ A package's name stands for all its modules, so that a module that is new is in 
 
 import re
 from collections.abc import Iterator
-from importlib.util import find_spec
+from pathlib import Path
 from pkgutil import iter_modules
 
 from sphinx.application import Sphinx
+
+ROOT = Path(__file__).parents[2]
 
 _MARK = re.compile(r"^% modules (?P<names>.+)$", re.MULTILINE)
 
@@ -16,11 +18,10 @@ _MARK = re.compile(r"^% modules (?P<names>.+)$", re.MULTILINE)
 def expand(names: str) -> Iterator[str]:
     """The modules that the names stand for: packages become their modules, recursively, private ones left out."""
     for name in names.split():
-        spec = find_spec(name)
-        parts = list(iter_modules((spec and spec.submodule_search_locations) or []))
-        if not parts:
+        folder = ROOT.joinpath(*name.split("."))
+        if not folder.is_dir():
             yield name
-        for part in parts:
+        for part in iter_modules([str(folder)]):
             if not part.name.startswith("_"):
                 yield from expand(f"{name}.{part.name}")
 
