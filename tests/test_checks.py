@@ -18,6 +18,7 @@ from minillm.course.checks import (
     plain,
     unpack,
 )
+from minillm.course.failures import NEARLY_DUE
 from minillm.course.side_by_side import WIDTH, side_by_side
 
 
@@ -201,6 +202,13 @@ def test_a_failed_check_is_the_last_of_the_log():
         check("three", object(), 2)
     assert [each.what for each in check.log] == ["one", "two", "three"]
     assert check.log[1].digest == digest(3)
+
+
+def test_a_wrong_value_that_equals_what_is_due_in_six_digits_is_marked():
+    check = Checks("a test")
+    with pytest.raises(CheckFailed, match=r"1\.00000001, but 1\.0 was due"):
+        check("it", 1.00000001, 1.0)
+    assert check.log[0].digest == NEARLY_DUE
 
 
 def test_the_fixture_compares(check):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import minillm.cache.blocks as already_imported
-from minillm.course.overlay import Overlay
+from minillm.course.overlay import Overlay, may_be_compiled
 from minillm.course.splice import OverlayError
 
 ROOT = Path(__file__).parent.parent
@@ -325,6 +326,16 @@ def test_a_compiled_caller_that_was_cached_with_another_callee_is_compiled_anew(
     assert result(start(RUN_KERNEL, tmp_path, None)) == [3, 0]
     assert result(start(RUN_KERNEL, tmp_path, tasks)) == [21, 0]
     assert result(start(RUN_KERNEL, tmp_path, tasks)) == [21, 1]
+
+
+def test_only_an_overlay_that_may_be_compiled_has_a_cache_of_its_own():
+    assert may_be_compiled(["minillm.cache.blocks", "kernels.cpu.attention"])
+    assert not may_be_compiled(["minillm.cache.blocks", "minillm.engine"])
+
+
+def test_numba_compiles_nothing_of_minillm_but_a_bench():
+    files = {file for file in (ROOT / "minillm").rglob("*.py") if file.parts[-2] not in ("course", "bench")}
+    assert not [file for file in files if {"njit", "compiled_parallel"} & set(re.findall(r"\w+", file.read_text()))]
 
 
 FITS = """class BlockManager:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minillm.course.failures import NEARLY_DUE
 from minillm.course.grades import CheckDigest
 from minillm.course.side_by_side import is_trace, side_by_side
 
@@ -281,7 +282,12 @@ class Checks:
         due = self.due(self.test, key, expected)
         done = self._plain(key, what, actual)
         self.log.append(CheckDigest(key, digest(done)))
-        compare_plain(what, done, due, axes, tolerance)
+        try:
+            compare_plain(what, done, due, axes, tolerance)
+        except CheckFailed:
+            if digest(due) == digest(done):
+                self.log[-1] = CheckDigest(key, NEARLY_DUE)
+            raise
 
     def _plain(self, key: str, what: str, actual: Any) -> Plain:
         try:

@@ -12,7 +12,10 @@ from minillm.course.grades import Outcome
 from minillm.course.job import Job, Limits
 from minillm.course.lesson import Lesson
 from minillm.course.nursery import Nursery
-from minillm.course.processes import Process, Void
+from minillm.course.processes import Event, Process, Void
+
+_PATIENCE = 300.0
+"""Seconds for a test of the reference, which may be the first to compile the kernels."""
 
 _KEPT = 4
 """Recordings of a lesson that are kept: a few states of the tree."""
@@ -71,15 +74,12 @@ def _record(files: tuple[str, ...], nursery: Nursery, file: Path, limits: Limits
     tests: dict[str, list[list[int]]] = {}
     ended = False
     with Process(Job(files=files, record=str(unfinished)), nursery) as process:
-        for event in process.events(limits.start_up, limits.compiled):
-            if event["event"] == "collected":
-                tests = event["tests"]
-            if event.get("outcome") == Outcome.NOT_RUN:  # skipped on this machine
-                tests.pop(event["test"], None)
-            elif event["event"] == "broken" or (event["event"] == "finish" and not _as_due(event)):
-                where = event.get("test", ", ".join(files))
-                raise Void(f"the reference itself fails {where}: {event['message']}")
-            ended = ended or event["event"] == "end"
+        try:
+            for event in process.events(limits.start_up, _PATIENCE):
+                ended = event["event"] == "end"
+                _learn(event, tests, files)
+        except TimeoutError as error:
+            raise Void(f"the reference's own run of {', '.join(files)} stands still: {error}") from None
         if not ended:
             raise Void(f"the reference's own run of {', '.join(files)} died: {process.printed()}")
     due = json.loads(unfinished.read_text(encoding="utf-8"))
@@ -87,5 +87,12 @@ def _record(files: tuple[str, ...], nursery: Nursery, file: Path, limits: Limits
     unfinished.replace(file)
 
 
-def _as_due(event: Mapping[str, object]) -> bool:
-    return event["outcome"] == (Outcome.FAILED if event["canary"] else Outcome.PASSED)
+def _learn(event: Event, tests: dict[str, list[list[int]]], files: tuple[str, ...]) -> None:
+    """Note which tests there are, and take out those that this machine skips. Raises Void for one that fails."""
+    due = Outcome.FAILED if event.get("canary") else Outcome.PASSED
+    if event["event"] == "collected":
+        tests.update(event["tests"])
+    elif event.get("outcome") == Outcome.NOT_RUN:
+        tests.pop(event["test"])
+    elif event.get("outcome", due) != due:
+        raise Void(f"the reference itself fails {event.get('test', ', '.join(files))}: {event['message']}")

@@ -17,8 +17,8 @@ from importlib import import_module
 from pathlib import Path
 from threading import Lock
 
-from minillm.course.cache import cache_folder, keep_newest
-from minillm.course.overlay import DIGEST_LENGTH
+from minillm.course.cache import keep_newest
+from minillm.course.overlay import DIGEST_LENGTH, numba_caches
 
 _KEPT = 64
 """Overlays whose compiled functions are kept, a few MB each."""
@@ -27,16 +27,22 @@ _KEPT = 64
 class Nursery:
     """Starts graded processes in the folder ``root``, once ``modules`` are imported; use it in a ``with``.
 
-    When that is left, no process that it has started lives on.
+    When that is left, no process that it has started lives on. All have the same hashes, so that a set's order makes
+    no difference.
     """
 
     def __init__(self, root: Path, modules: Sequence[str] = ()) -> None:
         self._ours, theirs = socket.socketpair()
         self._lock = Lock()
         self._born: list[int] = []
+        keep_newest(numba_caches(), "?" * DIGEST_LENGTH, _KEPT)
         command = [sys.executable, "-u", "-m", "minillm.course.nursery", str(theirs.fileno()), *modules]
         self._process = subprocess.Popen(
-            command, cwd=root, env=_environment(), stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),)
+            command,
+            cwd=root,
+            env=os.environ | {"PYTHONHASHSEED": "0"},
+            stdin=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(),),
         )
         theirs.close()
 
@@ -71,13 +77,6 @@ def kill(number: int) -> None:
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(number, signal.SIGKILL)
-
-
-def _environment() -> dict[str, str]:
-    """Ours, with the same hashes in every process, so that a set's order makes no difference."""
-    cache = cache_folder() / "numba"
-    keep_newest(cache, "?" * DIGEST_LENGTH, _KEPT)
-    return {"NUMBA_CACHE_DIR": str(cache)} | os.environ | {"PYTHONHASHSEED": "0"}
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -47,16 +47,20 @@ class Overlay:
     def install(self) -> None:
         """Let this process, and no child of it, import the modules so from now on.
 
-        Where a replaced function may be compiled into a caller, numba's cache is this overlay's own: a shared one may
-        hold callers with the reference in them. It lies below ``NUMBA_CACHE_DIR`` where that is set. Raises
-        OverlayError if it is too late.
+        Where a replaced function may be compiled into a caller, numba's cache is this overlay's own: the usual one may
+        hold callers with the reference in them. It lies in ``numba_caches()``. Raises OverlayError if it is too late.
         """
         late = sorted({*self._code, "numba"} & set(sys.modules))
         if late:
             raise OverlayError(f"{late[0]} is imported already; install an overlay first thing in a fresh process")
-        root = Path(os.environ.get("NUMBA_CACHE_DIR") or cache_folder() / "numba")
-        os.environ["NUMBA_CACHE_DIR"] = str(root / (self.digest if self.compiled else "shared"))
+        if self.compiled:
+            os.environ["NUMBA_CACHE_DIR"] = str(numba_caches() / self.digest)
         sys.meta_path.insert(0, _Finder({name: _Loader(name, *entry) for name, entry in self._code.items()}))
+
+
+def numba_caches() -> Path:
+    """The folder with a cache for each overlay that needs its own: below ``NUMBA_CACHE_DIR`` where that is set."""
+    return Path(os.environ.get("NUMBA_CACHE_DIR") or cache_folder() / "numba")
 
 
 def may_be_compiled(modules: Iterable[str]) -> bool:
