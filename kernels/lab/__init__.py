@@ -5,9 +5,9 @@ fast. The same kernel, unchanged, compiles for a GPU. Contraction to fused multi
 modelled: compare floats with a tolerance.
 """
 
+from kernels.lab.arrays import OutOfBounds
 from kernels.lab.block import Deadlock
 from kernels.lab.launch import check, run
-from kernels.lab.memory import OutOfBounds
 from kernels.lab.report import Fault, Report
 from kernels.lab.source import LabError
 

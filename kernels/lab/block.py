@@ -6,8 +6,11 @@ on. Blocks run one after the other, so a thread that waits for another block wai
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
-from itertools import product
+from enum import Enum
+from functools import partial
+from types import FrameType
 from typing import Any
 
 from greenlet import greenlet
@@ -20,48 +23,69 @@ MOST_SPINS = 20_000
 """Rounds in which threads do nothing but atomics, until the lab takes it for waiting on somebody who never comes."""
 
 Answer = Callable[[dict[int, Any]], dict[int, Any]]
-"""From what each lane brought to what each lane gets; both by lane."""
+"""From what each lane brought to what each lane gets; both by lane, or by thread where a block votes."""
 
 
-@dataclass(frozen=True, slots=True)
+class Kind(Enum):
+    """For whom a thread waits: all threads of its block, lanes of its warp, or only its next turn."""
+
+    BLOCK = "block"
+    WARP = "warp"
+    TURN = "turn"
+
+
+@dataclass(slots=True, eq=False)
 class Wait:
-    """What a thread waits for. ``kind`` is "block", "warp" or "turn"; ``name`` the intrinsic, ``line`` where it stands.
+    """What a thread waits for: ``name`` is the intrinsic that ``frame`` calls.
 
     ``mask`` names the lanes that must come (warp only), ``value`` is what the thread brings, and ``answer`` makes from
-    all values what each gets back.
+    all values each thread's ``result``.
     """
 
-    kind: str
+    kind: Kind
     name: str
-    line: int
+    frame: FrameType
     mask: int = FULL_MASK
     value: Any = None
     answer: Answer | None = None
+    result: Any = None
+
+    @property
+    def line(self) -> int:
+        """Where the intrinsic is called. It is right while the thread waits."""
+        return self.frame.f_lineno
+
+    @property
+    def site(self) -> tuple[str, int, int]:
+        """The intrinsic and the call: threads that wait together agree in it."""
+        return self.name, id(self.frame.f_code), self.frame.f_lasti
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
     """A barrier, shuffle or vote that some of its threads did not reach together.
 
-    ``waiting`` and ``elsewhere`` say how many threads stood at which line; threads that had ended stand at line 0.
+    ``waiting`` threads stood there, such as those in ``examples``; ``elsewhere`` says how many stood at which line,
+    and which some of them are. Threads that had ended, or that the block does not have, are at line 0.
     """
 
     intrinsic: str
     line: int
     waiting: int
-    elsewhere: tuple[tuple[int, int], ...]
+    examples: tuple[int, ...]
+    elsewhere: tuple[tuple[int, int, tuple[int, ...]], ...]
 
 
 class Deadlock(LabError):
     """Threads that wait for each other, or for a block that never runs beside them."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Block:
-    """The threads of one block, numbered x first, then y, then z. ``order`` puts the runnable ones in turn."""
+    """A block of ``size`` threads, numbered x first, then y, then z. ``in_turn`` puts the runnable ones in order."""
 
-    shape: tuple[int, int, int]
-    order: Callable[[list[int]], Sequence[int]]
+    size: int
+    in_turn: Callable[[list[int]], Sequence[int]]
     enter: Callable[[int], None]
     """Called before a thread goes on: who is running is global state to the kernel's intrinsics."""
     at_barrier: Callable[[], None]
@@ -73,108 +97,142 @@ class Block:
     _ended: set[int] = field(default_factory=set)
     _spins: int = 0
 
-    @property
-    def coordinates(self) -> list[tuple[int, int, int]]:
-        """(x, y, z) of each thread."""
-        return [(x, y, z) for z, y, x in product(*map(range, reversed(self.shape)))]
-
     def run(self, kernel: Callable[..., Any], arguments: Sequence[Any]) -> None:
-        """Run all threads to their ends. Raises what a thread raises, and Deadlock."""
-        threads = [greenlet(kernel) for _ in self.coordinates]
-        answers: dict[int, tuple[Any, ...]] = dict.fromkeys(range(len(threads)), tuple(arguments))
-        while answers:
-            for thread in self.order(sorted(answers)):
-                self.enter(thread)
-                wait = threads[thread].switch(*answers[thread])
-                if threads[thread].dead:
-                    self._ended.add(thread)
-                else:
-                    self._waits[thread] = wait
-            answers = {thread: (answer,) for thread, answer in self._released().items()}
+        """Run all threads to their ends. Raises what a thread raises, and Deadlock; the others are ended then."""
+        threads = [greenlet(partial(kernel, *arguments)) for _ in range(self.size)]
+        context = copy_context()  # numpy's handling of overflow is kept in it
+        for thread in threads:
+            thread.gr_context = context
+        try:
+            self._run(threads)
+        finally:
+            for thread in threads:
+                if not thread.dead:
+                    thread.throw()
 
-    def _released(self) -> dict[int, Any]:
-        """Who may go on, and what each gets. Empty when all have ended."""
-        turns = [thread for thread, wait in self._waits.items() if wait.kind == "turn"]
-        released = self._released_warps() | dict.fromkeys(turns)
-        self._spins = self._spins + 1 if turns and len(released) == len(turns) else 0
-        if self._spins > MOST_SPINS:
-            raise Deadlock(
-                f"{len(turns)} threads went on with atomics alone for {MOST_SPINS} rounds, the first in line "
-                f"{self._waits[turns[0]].line}: what they wait for does not come. Blocks may run one after the other; "
-                "let none wait for another"
-            )
+    def _run(self, threads: Sequence[greenlet]) -> None:
+        enter, waits = self.enter, self._waits
+        resume = [thread.switch for thread in threads]
+        runnable = list(range(self.size))
+        while runnable:
+            for thread in self.in_turn(runnable):
+                enter(thread)
+                wait = resume[thread]()
+                if wait.__class__ is Wait:
+                    waits[thread] = wait
+                else:
+                    self._ended.add(thread)
+            runnable = self._released()
+
+    def _released(self) -> list[int]:
+        """Who may go on, in ascending order. Empty when all have ended."""
+        kinds = {wait.kind for wait in self._waits.values()}
+        released = self._released_warps() if Kind.WARP in kinds else []
+        if Kind.TURN in kinds:
+            turns = [thread for thread, wait in self._waits.items() if wait.kind is Kind.TURN]
+            self._count_spins(turns, bool(released))
+            released += turns
         if not released and self._waits:
             released = self._released_block()
+            self._waits.clear()
         for thread in released:
             self._waits.pop(thread, None)
+        return sorted(released)
+
+    def _count_spins(self, turns: Sequence[int], others_go_on: bool) -> None:
+        self._spins = 0 if others_go_on else self._spins + 1
+        if self._spins > MOST_SPINS:
+            first = self._waits[turns[0]]
+            raise Deadlock(
+                f"{listed(turns)} went on with {first.name} alone for {MOST_SPINS} rounds, the first in line "
+                f"{first.line}: what they wait for does not come. Blocks may run one after the other; let none wait "
+                "for another"
+            )
+
+    # Warps.
+
+    def _released_warps(self) -> list[int]:
+        groups: dict[tuple[Any, ...], set[int]] = defaultdict(set)
+        for thread, wait in self._waits.items():
+            if wait.kind is Kind.WARP:
+                groups[thread // WARP_SIZE, wait.site, wait.mask].add(thread)
+        released: list[int] = []
+        for (warp, _, mask), here in groups.items():
+            if here >= self._living(warp, mask):
+                self._release_lanes(warp, mask, here)
+                released += here
         return released
 
-    def _released_warps(self) -> dict[int, Any]:
-        groups = defaultdict(set)
-        for thread, wait in self._waits.items():
-            if wait.kind == "warp":
-                groups[thread // WARP_SIZE, wait.name, wait.line, wait.mask].add(thread)
-        released: dict[int, Any] = {}
-        for (warp, name, line, mask), here in groups.items():
-            if here >= self._living(warp, mask):
-                self._note_absent(warp, name, line, mask, here)
-                released |= self._answered(here)
-                if name == "syncwarp":
-                    self.at_warp_sync(warp, mask)
-        return released
+    def _release_lanes(self, warp: int, mask: int, here: set[int]) -> None:
+        wait = self._waits[min(here)]
+        self._note_absent(warp, mask, here, wait)
+        if wait.answer is not None:
+            self._answer(here, wait.answer, first=warp * WARP_SIZE)
+        if wait.name == "syncwarp":
+            self.at_warp_sync(warp, mask)
 
     def _living(self, warp: int, mask: int) -> set[int]:
         return {thread for thread in self._lanes(warp, mask) if thread not in self._ended}
 
     def _lanes(self, warp: int, mask: int) -> list[int]:
         """Threads of the warp that the mask names and the block has."""
-        size = self.shape[0] * self.shape[1] * self.shape[2]
         first = warp * WARP_SIZE
-        return [first + lane for lane in range(WARP_SIZE) if mask >> lane & 1 and first + lane < size]
+        return [first + lane for lane in range(WARP_SIZE) if mask >> lane & 1 and first + lane < self.size]
 
-    def _note_absent(self, warp: int, name: str, line: int, mask: int, here: set[int]) -> None:
-        asked = mask & FULL_MASK
-        uninvited = [thread for thread in here if not asked >> thread % WARP_SIZE & 1]
-        absent = [thread for thread in self._lanes(warp, mask) if thread not in here]
-        missing = bin(asked).count("1") - len(self._lanes(warp, mask)) if mask != FULL_MASK else 0
-        if absent or uninvited or missing:
-            self.divergences.add(Divergence(name, line, len(here), ((0, len(absent) + missing),)))
+    def _note_absent(self, warp: int, mask: int, here: set[int], wait: Wait) -> None:
+        """Lanes that the mask names and that are not here, or the other way round. A full mask names whom there is."""
+        named = {warp * WARP_SIZE + lane for lane in range(WARP_SIZE) if mask >> lane & 1}
+        wanted = named if mask & FULL_MASK != FULL_MASK else set(self._lanes(warp, mask))
+        absent, uninvited = sorted(wanted - here), here - wanted
+        if absent or uninvited:
+            elsewhere = ((0, len(absent), tuple(absent[:3])),) if absent else ()
+            name = f"{wait.name} with mask {mask & FULL_MASK:#x}"
+            self.divergences.add(Divergence(name, wait.line, len(here), tuple(sorted(here)[:3]), elsewhere))
 
-    def _answered(self, threads: set[int]) -> dict[int, Any]:
-        answer = self._waits[min(threads)].answer
-        if answer is None:
-            return dict.fromkeys(threads)
-        first = min(threads) // WARP_SIZE * WARP_SIZE
-        got = answer({thread - first: self._waits[thread].value for thread in threads})
-        return {thread: got[thread - first] for thread in threads}
+    def _answer(self, threads: Iterable[int], answer: Answer, first: int) -> None:
+        results = answer({thread - first: self._waits[thread].value for thread in threads})
+        for thread in threads:
+            self._waits[thread].result = results[thread - first]
 
-    def _released_block(self) -> dict[int, Any]:
+    # The whole block.
+
+    def _released_block(self) -> list[int]:
         """All that are left wait, none for its turn: let the block's barrier open, or say why it never will."""
-        at_barrier = {thread: wait for thread, wait in self._waits.items() if wait.kind == "block"}
-        if len(at_barrier) < len(self._waits):
+        released = list(self._waits)
+        if any(wait.kind is not Kind.BLOCK for wait in self._waits.values()):
             raise Deadlock(f"threads wait for each other for ever: {self._who_waits_where()}")
-        lines: dict[tuple[int, str], int] = defaultdict(int)
-        for wait in at_barrier.values():
-            lines[wait.line, wait.name] += 1
-        if len(lines) > 1 or self._ended:
-            (line, name), count = min(lines.items())
-            elsewhere = [(other, many) for (other, _), many in sorted(lines.items()) if other != line]
-            ended = [(0, len(self._ended))] if self._ended else []
-            self.divergences.add(Divergence(name, line, count, (*ended, *elsewhere)))
+        if self._ended or len({wait.frame.f_lasti for wait in self._waits.values()}) > 1:
+            self._note_divergence()
         self.at_barrier()
-        values = {thread: wait.value for thread, wait in at_barrier.items()}
-        answer = next(iter(at_barrier.values())).answer
-        return answer(values) if answer else dict.fromkeys(values)
+        answer = self._waits[released[0]].answer
+        if answer is not None:
+            self._answer(released, answer, first=0)
+        return released
+
+    def _note_divergence(self) -> None:
+        places = self._places()
+        (name, line), here = min(places.items(), key=lambda place: place[0][1])
+        others = [(at, len(threads), tuple(threads[:3])) for (_, at), threads in places.items() if at != line]
+        ended = [(0, len(self._ended), tuple(sorted(self._ended)[:3]))] if self._ended else []
+        if ended or others:
+            self.divergences.add(Divergence(name, line, len(here), tuple(here[:3]), (*ended, *sorted(others))))
 
     def _who_waits_where(self) -> str:
+        standing = [f"{listed(threads)} at {name} in line {line}" for (name, line), threads in self._places().items()]
+        return "; ".join([*standing, *([f"{listed(self._ended)} had ended"] if self._ended else [])])
+
+    def _places(self) -> dict[tuple[str, int], list[int]]:
+        """Who waits at which intrinsic, in which line."""
         places: dict[tuple[str, int], list[int]] = defaultdict(list)
-        for thread, wait in self._waits.items():
+        for thread, wait in sorted(self._waits.items()):
             places[wait.name, wait.line].append(thread)
-        return "; ".join(f"{_numbers(threads)} at {name} in line {line}" for (name, line), threads in places.items())
+        return places
 
 
-def _numbers(threads: Iterable[int]) -> str:
+def listed(threads: Iterable[int]) -> str:
     """``threads 0, 1, 2, ... (16 in all)``."""
-    listed = sorted(threads)
-    shown = ", ".join(map(str, listed[:3]))
-    return f"threads {shown}, ... ({len(listed)} in all)" if len(listed) > 3 else f"threads {shown}"
+    ordered = sorted(threads)
+    shown = ", ".join(map(str, ordered[:3]))
+    if len(ordered) == 1:
+        return f"thread {shown}"
+    return f"threads {shown}, ... ({len(ordered)} in all)" if len(ordered) > 3 else f"threads {shown}"

@@ -1,30 +1,27 @@
 """The types that the CUDA compiler gives a kernel's values, found without a GPU: numba's own inference is asked."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from types import FunctionType, SimpleNamespace
+from types import FunctionType
 from typing import Any
-from unittest.mock import patch
 
-from numba import types
-from numba.core import ir
-from numba.core.errors import NumbaError
-from numba.cuda.compiler import compile_cuda
-from numba.cuda.dispatcher import CUDADispatcher
-from numba.np.numpy_support import from_dtype
+import numpy as np
 
+from kernels.lab.compiler import ERRORS, CUDADispatcher, compiled_types, from_dtype, ir, types
 from kernels.lab.source import LabError
 
-COMPUTE_CAPABILITY = (8, 0)
-"""The types do not depend on it, but the compiler wants one."""
+Line = tuple[str, int]
+"""A file and a line in it."""
+
+_ARITHMETIC = ("binop", "inplace_binop", "unary", "call")
 
 
 @dataclass(frozen=True, slots=True)
 class Float64:
-    """An expression of a kernel without float64 arguments that becomes float64."""
+    """What becomes float64 in a function ``function`` of a kernel that is given no float64."""
 
+    function: str
     line: int
     expression: str
 
@@ -32,14 +29,18 @@ class Float64:
 @dataclass(frozen=True, slots=True)
 class Typing:
     """What inference found: each variable's types in the order of its assignments, where float64 was born, and how
-    many arithmetic operations on floats each line holds."""
+    many arithmetic operations on floats each line holds, device functions' included (not in ``variables``)."""
 
     variables: dict[str, str]
     float64: tuple[Float64, ...]
-    float_operations: dict[int, int]
+    float_operations: dict[Line, int]
 
 
-def infer(kernel: CUDADispatcher, arguments: Sequence[Any]) -> Typing:
+UNKNOWN = Typing({}, (), {})
+"""What is known of a kernel that was not compiled."""
+
+
+def infer(kernel: Any, arguments: Sequence[Any]) -> Typing:
     """Compile the kernel for these arguments, as far as a machine without GPU can.
 
     Raises LabError for what the CUDA compiler refuses.
@@ -49,115 +50,170 @@ def infer(kernel: CUDADispatcher, arguments: Sequence[Any]) -> Typing:
 
 @lru_cache(maxsize=256)
 def _infer(function: FunctionType, signature: tuple[Any, ...]) -> Typing:
-    try:
-        with _device():
-            compiled = compile_cuda(function, types.void, signature, cc=COMPUTE_CAPABILITY)
-    except NumbaError as error:
-        raise LabError(f"{function.__name__}: the CUDA compiler refuses it: {_gist(error)}") from None
-    annotation = compiled.type_annotation
-    assigned = [
-        statement
-        for _, block in sorted(annotation.blocks.items())
-        for statement in block.body
-        if isinstance(statement, ir.Assign)
-    ]
-    typemap = annotation.typemap
+    kernel, *called = _all_functions(function, signature)
     allowed = any(_is_float64(_element(each)) for each in signature)
-    return Typing(
-        variables=_variables(assigned, typemap),
-        float64=() if allowed else tuple(_births(assigned, typemap)),
-        float_operations=_operations(assigned, typemap),
-    )
+    births = [birth for each in (kernel, *called) for birth in each.births()]
+    operations: dict[Line, int] = {}
+    for each in (kernel, *called):
+        operations |= each.operations()
+    return Typing(kernel.variables(), () if allowed else tuple(dict.fromkeys(births)), operations)
 
 
-def numba_type(argument: Any) -> Any:
-    """The type by which an argument is compiled. Raises LabError for what a kernel cannot be given."""
-    if hasattr(argument, "dtype") and hasattr(argument, "shape") and argument.shape != ():
-        layout = "C" if argument.flags.c_contiguous else "A"
-        return types.Array(from_dtype(argument.dtype), argument.ndim, layout)  # type: ignore[call-overload]
-    if isinstance(argument, bool):
-        return types.boolean
-    if isinstance(argument, int):
-        return types.int64
-    if isinstance(argument, float) and not hasattr(argument, "dtype"):
-        return types.float64
-    if hasattr(argument, "dtype"):
-        return from_dtype(argument.dtype)
-    raise LabError(f"a {type(argument).__name__} is no argument for a kernel; give arrays and numbers")
+def _all_functions(function: FunctionType, signature: tuple[Any, ...]) -> list["_Typed"]:
+    """The kernel first, then each device function that is called, once for each signature."""
+    found: dict[tuple[Any, ...], _Typed] = {}
+    waiting: list[tuple[FunctionType, tuple[Any, ...]]] = [(function, signature)]
+    while waiting:
+        key = waiting.pop(0)
+        if key not in found:
+            found[key] = _typed(*key, is_kernel=not found)
+            waiting += found[key].calls()
+    return list(found.values())
 
 
-@contextmanager
-def _device() -> Iterator[None]:
-    """Device functions are compiled for "the current device" while their caller is: stand in for it."""
-    device = SimpleNamespace(compute_capability=COMPUTE_CAPABILITY)
-    with patch("numba.cuda.dispatcher.get_current_device", lambda: device):
-        yield
+def _typed(function: FunctionType, signature: tuple[Any, ...], is_kernel: bool) -> "_Typed":
+    try:
+        annotation = compiled_types(function, signature, is_kernel)
+    except ERRORS as error:
+        raise LabError(f"{function.__name__}: the CUDA compiler refuses it: {_gist(error)}") from None
+    body = [each for _, block in sorted(annotation.blocks.items()) for each in block.body]
+    assigned = tuple(each for each in body if isinstance(each, ir.Assign))
+    return _Typed(function, assigned, annotation.typemap, annotation.calltypes)
 
 
-def _variables(assigned: Sequence[ir.Assign], typemap: dict[str, Any]) -> dict[str, str]:
-    found: dict[str, list[str]] = {}
-    for statement in assigned:
-        name = statement.target.unversioned_name
-        kinds = found.setdefault(name, [])
-        kind = str(getattr(typemap[statement.target.name], "literal_type", typemap[statement.target.name]))
-        if not name.startswith(("$", "__lab")) and kind not in kinds:
-            kinds.append(kind)
-    return {name: ", ".join(kinds) for name, kinds in found.items() if kinds}
+@dataclass(frozen=True, slots=True)
+class _Typed:
+    """A function's assignments, in numba's intermediate representation, and the types of their variables."""
 
+    function: FunctionType
+    assigned: tuple[Any, ...]
+    typemap: dict[str, Any]
+    calltypes: Any
 
-def _births(assigned: Sequence[ir.Assign], typemap: dict[str, Any]) -> Iterator[Float64]:
-    """Expressions that are float64 though none of their operands is, constants aside."""
-    constants = {s.target.name for s in assigned if isinstance(s.value, ir.Const | ir.Global | ir.FreeVar)}
-    for statement in assigned:
+    def variables(self) -> dict[str, str]:
+        """The types of each of the student's variables."""
+        found: dict[str, list[str]] = {}
+        for statement in self.assigned:
+            name, kind = statement.target.unversioned_name, self.typemap[statement.target.name]
+            kinds = found.setdefault(name, [])
+            written = str(getattr(kind, "literal_type", kind))
+            if not name.startswith("$") and written not in kinds:
+                kinds.append(written)
+        return {name: ", ".join(kinds) for name, kinds in found.items() if kinds}
+
+    def births(self) -> Iterator[Float64]:
+        """What is float64 though it was made from none: expressions, constants aside, and variables that begin so."""
+        constants = {s.target.name for s in self.assigned if isinstance(s.value, ir.Const | ir.Global | ir.FreeVar)}
+        for statement in self.assigned:
+            value, name = statement.value, statement.target.unversioned_name
+            if self._passes_float64(value, constants):
+                yield self._birth(statement, self._written(value))
+            if not _is_float64(self.typemap[statement.target.name]):
+                continue
+            is_constant = isinstance(value, ir.Const) or (isinstance(value, ir.Var) and value.name in constants)
+            if is_constant and not name.startswith("$") and self._computed_with(name):
+                yield self._birth(statement, f"{name} = a Python float")
+            elif isinstance(value, ir.Expr) and value.op in _ARITHMETIC and not self._from_float64(value, constants):
+                yield self._birth(statement, self._written(value))
+
+    def _birth(self, statement: Any, expression: str) -> Float64:
+        return Float64(self.function.__name__, statement.loc.line, expression)
+
+    def _computed_with(self, name: str) -> bool:
+        """Whether a variable goes into arithmetic: one that is only stored does no harm."""
+        expressions = [s.value for s in self.assigned if isinstance(s.value, ir.Expr) and s.value.op in _ARITHMETIC]
+        return any(var.unversioned_name == name for value in expressions for var in _operands(value))
+
+    def _from_float64(self, value: Any, constants: set[str]) -> bool:
+        """Whether an operand, or the device function that is called, had made a float64 before."""
+        if value.op == "call" and self._device_function(value) is not None:
+            return True
+        return any(_is_float64(self.typemap[var.name]) for var in _operands(value) if var.name not in constants)
+
+    def _passes_float64(self, value: Any, constants: set[str]) -> bool:
+        """Whether a device function is called with a constant that is float64."""
+        if not isinstance(value, ir.Expr) or value.op != "call" or self._device_function(value) is None:
+            return False
+        return any(_is_float64(self.typemap[var.name]) and var.name in constants for var in value.args)
+
+    def calls(self) -> Iterator[tuple[FunctionType, tuple[Any, ...]]]:
+        """Device functions that are called, and the types of the arguments."""
+        for statement in self.assigned:
+            value = statement.value
+            if isinstance(value, ir.Expr) and value.op == "call":
+                function = self._device_function(value)
+                if function is not None:
+                    yield function, tuple(self.calltypes[value].args)
+
+    def _device_function(self, call: Any) -> FunctionType | None:
+        dispatcher = getattr(self.typemap[call.func.name], "dispatcher", None)
+        function: Any = dispatcher.py_func if isinstance(dispatcher, CUDADispatcher) else None
+        return function if isinstance(function, FunctionType) else None
+
+    def _written(self, value: Any) -> str:
+        """``float32 * float64``: the expression by its operator and the types of its operands."""
+        operands = [str(getattr(kind, "literal_type", kind)) for kind in self._types(value)]
+        if value.op == "call":
+            called = getattr(self.typemap[value.func.name], "typing_key", None)
+            return f"{getattr(called, '__name__', 'a call')}({', '.join(operands)})"
+        function = value.immutable_fn if value.op == "inplace_binop" else value.fn
+        sign = _SIGNS.get(function.__name__, function.__name__)
+        return f" {sign} ".join(operands) if len(operands) > 1 else f"{sign} {operands[0]}"
+
+    def _types(self, value: Any) -> list[Any]:
+        return [self.typemap[var.name] for var in _operands(value)]
+
+    def operations(self) -> dict[Line, int]:
+        """Arithmetic operations on floats in each line, conversions and device functions' calls aside."""
+        counts: dict[Line, int] = {}
+        for statement in self.assigned:
+            if self._is_operation(statement):
+                line = (self.function.__code__.co_filename, statement.loc.line)
+                counts[line] = counts.get(line, 0) + 1
+        return counts
+
+    def _is_operation(self, statement: Any) -> bool:
         value = statement.value
-        if not isinstance(value, ir.Expr) or value.op not in ("binop", "inplace_binop", "unary", "call"):
-            continue
-        operands = [typemap[var.name] for var in _operands(value) if var.name not in constants]
-        if _is_float64(typemap[statement.target.name]) and not any(map(_is_float64, operands)):
-            yield Float64(statement.loc.line, _written(value))
+        if not isinstance(value, ir.Expr) or value.op not in _ARITHMETIC:
+            return False
+        if not isinstance(self.typemap[statement.target.name], types.Float):
+            return False
+        if value.op != "call":
+            return True
+        conversion = isinstance(self.typemap[value.func.name], types.NumberClass)
+        return not conversion and self._device_function(value) is None
 
 
-def _operands(value: ir.Expr) -> list[ir.Var]:
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "neg": "-"}
+
+
+def _operands(value: Any) -> list[Any]:
     if value.op == "call":
         return list(value.args)
     return [value.value] if value.op == "unary" else [value.lhs, value.rhs]
 
 
-def _written(value: ir.Expr) -> str:
-    """``float32 * float64``: what stands in the expression, by its operator."""
-    if value.op == "call":
-        return "a call"
-    function = value.fn if value.op != "inplace_binop" else value.immutable_fn
-    return f"operator {getattr(function, '__name__', function)}"
+def numba_type(argument: Any) -> Any:
+    """The type by which an argument is compiled: an array's, a numpy scalar's, or a Python number's."""
+    if isinstance(argument, np.ndarray):
+        layout = "C" if argument.flags.c_contiguous else "A"
+        return types.Array(from_dtype(argument.dtype), argument.ndim, layout, readonly=not argument.flags.writeable)
+    if isinstance(argument, bool | np.bool_):
+        return types.boolean
+    if isinstance(argument, np.generic):
+        return from_dtype(argument.dtype)
+    return types.int64 if isinstance(argument, int) else types.float64
 
 
-def _operations(assigned: Sequence[Any], typemap: dict[str, Any]) -> dict[int, int]:
-    counts: dict[int, int] = {}
-    for statement in assigned:
-        value = statement.value
-        arithmetic = isinstance(value, ir.Expr) and value.op in ("binop", "inplace_binop", "unary", "call")
-        if (
-            arithmetic
-            and isinstance(typemap[statement.target.name], types.Float)
-            and not _is_conversion(value, typemap)
-        ):
-            counts[statement.loc.line] = counts.get(statement.loc.line, 0) + 1
-    return counts
-
-
-def _is_conversion(value: ir.Expr, typemap: dict[str, Any]) -> bool:
-    return value.op == "call" and isinstance(typemap[value.func.name], types.NumberClass)
-
-
-def _element(kind: types.Type) -> types.Type:
+def _element(kind: Any) -> Any:
     return kind.dtype if isinstance(kind, types.Array) else kind
 
 
-def _is_float64(kind: types.Type) -> bool:
+def _is_float64(kind: Any) -> bool:
     return bool(kind == types.float64)
 
 
-def _gist(error: NumbaError) -> str:
+def _gist(error: Exception) -> str:
     """The lines of numba's message that say what is wrong and where."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     chosen = [line for line in lines if not line.startswith(("Failed in", "During:", "File"))]

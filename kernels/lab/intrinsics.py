@@ -1,123 +1,262 @@
 """What stands for ``cuda`` in the lab: thread numbers, barriers, shuffles, votes, atomics, shared and local arrays."""
 
 from collections.abc import Callable
-from math import prod
 from sys import _getframe
 from types import FrameType, SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from greenlet import getcurrent
 from numpy.typing import NDArray
 
-from kernels.lab.block import FULL_MASK, WARP_SIZE, Answer, Wait
-from kernels.lab.memory import CheckedArray, Memory, stored
+from kernels.lab.arrays import checked, unchecked
+from kernels.lab.atomics import Atomic
+from kernels.lab.block import FULL_MASK, WARP_SIZE, Answer, Kind, Wait
+from kernels.lab.memory import Memory, Segment, Space
+from kernels.lab.numbers import poison_like, poisoned
+from kernels.lab.source import LabError, assigned_name
 
 Dimensions = tuple[int, int, int]
 
 
+class Arrays(Protocol):
+    """Where a kernel's shared, local and constant arrays come from."""
+
+    def shared(self, shape: Any, dtype: Any, frame: FrameType) -> Any:
+        """One array for all threads of the block that come to this call."""
+
+    def local(self, shape: Any, dtype: Any, frame: FrameType) -> Any:
+        """An array of the thread's own."""
+
+    def constant(self, values: NDArray[Any]) -> Any:
+        """An array that nobody writes."""
+
+    def new_block(self) -> None:
+        """From here on shared arrays are another block's."""
+
+
+class FastArrays:
+    """Arrays without checks. ``dynamic_bytes`` is the launch's dynamic shared memory."""
+
+    def __init__(self, dynamic_bytes: int) -> None:
+        self._dynamic_bytes = dynamic_bytes
+        self._shared: dict[Any, Any] = {}
+        self._dynamic = np.empty(0, np.uint8)
+
+    def new_block(self) -> None:
+        """From here on shared arrays are another block's."""
+        self._shared.clear()
+        self._dynamic = poisoned(self._dynamic_bytes, np.uint8)
+
+    def shared(self, shape: Any, dtype: Any, frame: FrameType) -> Any:
+        """One array for all threads of the block that come to this call, unwritten at first."""
+        key = (id(frame.f_code), frame.f_lasti)
+        if key not in self._shared:
+            values = _whole(self._dynamic, dtype) if shape == 0 else poisoned(shape, dtype)
+            self._shared[key] = unchecked(values)
+        return self._shared[key]
+
+    def local(self, shape: Any, dtype: Any, frame: FrameType) -> Any:
+        """An array of the thread's own, unwritten at first."""
+        return unchecked(poisoned(shape, dtype))
+
+    def constant(self, values: NDArray[Any]) -> Any:
+        """An array that nobody writes."""
+        return unchecked(values)
+
+
+class CheckedArrays:
+    """Arrays whose accesses are checked and logged. Shared ones keep their addresses from block to block."""
+
+    def __init__(self, memory: Memory, dynamic_bytes: int) -> None:
+        self._memory, self._dynamic_bytes = memory, dynamic_bytes
+        self._shared: dict[Any, Any] = {}
+        self._segments: list[Segment] = []
+
+    def new_block(self) -> None:
+        """From here on shared arrays are another block's: nobody has written them."""
+        for segment in self._segments:
+            segment.values.view(np.uint8).fill(255)
+
+    def shared(self, shape: Any, dtype: Any, frame: FrameType) -> Any:
+        """One array for all threads of the block that come to this call, unwritten at first."""
+        kind = np.dtype(dtype)
+        key: Any = kind if shape == 0 else (id(frame.f_code), frame.f_lasti)
+        if key not in self._shared:
+            size = self._dynamic_bytes // kind.itemsize if shape == 0 else shape
+            name = "dynamic shared memory" if shape == 0 else assigned_name(frame.f_code, frame.f_lasti, "shared")
+            segment = self._memory.allocate(name, size, kind, Space.SHARED)
+            self._segments.append(segment)
+            self._shared[key] = checked(self._memory, segment)
+        return self._shared[key]
+
+    def local(self, shape: Any, dtype: Any, frame: FrameType) -> Any:
+        """An array of the thread's own, unwritten at first."""
+        name = assigned_name(frame.f_code, frame.f_lasti, "local")
+        return checked(self._memory, self._memory.allocate(name, shape, np.dtype(dtype), Space.LOCAL))
+
+    def constant(self, values: NDArray[Any]) -> Any:
+        """An array that nobody writes."""
+        return checked(self._memory, self._memory.constant("constant", values))
+
+
+def _whole(memory: NDArray[np.uint8], dtype: Any) -> NDArray[Any]:
+    """Bytes as elements of a type, as many as there are whole ones."""
+    size = np.dtype(dtype).itemsize
+    return np.asarray(memory[: len(memory) // size * size].view(dtype))
+
+
 class Intrinsics(SimpleNamespace):
-    """The members of ``cuda`` that kernels use, bound to one launch.
+    """The members of ``cuda`` that kernels use, bound to one launch, in the greenlet that makes it."""
 
-    ``memory`` is None where nothing is checked: arrays are then plain numpy arrays.
-    """
-
-    def __init__(self, grid: Dimensions, block: Dimensions, dynamic_bytes: int, memory: Memory | None) -> None:
+    def __init__(self, grid: Dimensions, block: Dimensions, arrays: Arrays) -> None:
         super().__init__()
         self.gridDim, self.blockDim = _point(grid), _point(block)
         self.blockIdx, self.threadIdx = _point((0, 0, 0)), _point((0, 0, 0))
         self.laneid, self.warpsize = 0, WARP_SIZE
-        self.shared, self.local = SimpleNamespace(array=self._shared), SimpleNamespace(array=self._local)
-        self.const = SimpleNamespace(array_like=lambda values: values)
-        self.atomic = Atomic()
-        self._memory = memory
-        self._dynamic_bytes = dynamic_bytes
-        self._arrays: dict[tuple[int, int], Any] = {}
+        self._arrays, self._wait = arrays, getcurrent().switch
+        self.shared, self.local = SimpleNamespace(array=self._shared_array), SimpleNamespace(array=self._local_array)
+        self.const = SimpleNamespace(array_like=self._constant)
+        self.atomic = Atomic(self._wait)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise LabError(f"the lab has no cuda.{name}; kernels/README.md lists what it has")
 
     def enter_block(self, index: Dimensions) -> None:
         """A new block: its shared arrays are its own."""
         self.blockIdx.x, self.blockIdx.y, self.blockIdx.z = index
-        self._arrays.clear()
-        if self._memory:
-            self._memory.forget_shared()
+        self._arrays.new_block()
 
     def enter_thread(self, thread: int, coordinates: Dimensions) -> None:
         """The thread that runs from here on."""
-        self.threadIdx.x, self.threadIdx.y, self.threadIdx.z = coordinates
+        at = self.threadIdx
+        at.x, at.y, at.z = coordinates
         self.laneid = thread % WARP_SIZE
-        if self._memory:
-            self._memory.place.thread = thread
 
     def grid(self, ndim: int) -> Any:
         """The thread's number in the whole grid, in each of ``ndim`` dimensions."""
-        at = [getattr(self.blockIdx, d) * getattr(self.blockDim, d) + getattr(self.threadIdx, d) for d in "xyz"]
-        return at[0] if ndim == 1 else tuple(at[:ndim])
+        block, size, thread = self.blockIdx, self.blockDim, self.threadIdx
+        x = block.x * size.x + thread.x
+        return x if ndim == 1 else (x, block.y * size.y + thread.y, block.z * size.z + thread.z)[:ndim]
 
     def gridsize(self, ndim: int) -> Any:
         """Threads of the whole grid, in each of ``ndim`` dimensions."""
-        sizes = [getattr(self.gridDim, d) * getattr(self.blockDim, d) for d in "xyz"]
-        return sizes[0] if ndim == 1 else tuple(sizes[:ndim])
+        blocks, size = self.gridDim, self.blockDim
+        x = blocks.x * size.x
+        return x if ndim == 1 else (x, blocks.y * size.y, blocks.z * size.z)[:ndim]
 
     # Barriers of the block.
 
     def syncthreads(self) -> None:
         """Wait for all threads of the block."""
-        _wait(Wait("block", "syncthreads", _getframe(1).f_lineno))
+        self._wait(Wait(Kind.BLOCK, "syncthreads", _getframe(1)))
 
     def syncthreads_count(self, predicate: Any) -> int:
         """Wait, and count the threads whose predicate is true."""
-        return _block_vote("syncthreads_count", predicate, lambda values: sum(map(bool, values)))
+        return self._block_vote("syncthreads_count", predicate, lambda values: sum(map(bool, values)))
 
     def syncthreads_and(self, predicate: Any) -> int:
         """Wait, and tell whether all predicates are true."""
-        return _block_vote("syncthreads_and", predicate, lambda values: int(all(values)))
+        return self._block_vote("syncthreads_and", predicate, lambda values: int(all(values)))
 
     def syncthreads_or(self, predicate: Any) -> int:
         """Wait, and tell whether any predicate is true."""
-        return _block_vote("syncthreads_or", predicate, lambda values: int(any(values)))
+        return self._block_vote("syncthreads_or", predicate, lambda values: int(any(values)))
+
+    def _block_vote(self, name: str, predicate: Any, count: Callable[[list[Any]], int]) -> int:
+        answer: Answer = lambda values: dict.fromkeys(values, count(list(values.values())))  # noqa: E731
+        return int(self._waited(Wait(Kind.BLOCK, name, _getframe(2), value=predicate, answer=answer)))
 
     # A warp's barrier, shuffles and votes.
 
     def syncwarp(self, mask: int = FULL_MASK) -> None:
         """Wait for the lanes of the mask."""
-        _wait(Wait("warp", "syncwarp", _getframe(1).f_lineno, mask))
+        self._wait(Wait(Kind.WARP, "syncwarp", _getframe(1), mask))
 
     def shfl_sync(self, mask: int, value: Any, lane: int) -> Any:
         """The value of ``lane``."""
-        return _shuffle("shfl_sync", mask, value, lane, lambda own, other: other % WARP_SIZE)
+        return self._shuffle("shfl_sync", mask, value, lane, lambda own, other: other % WARP_SIZE)
 
     def shfl_up_sync(self, mask: int, value: Any, delta: int) -> Any:
         """The value of the lane ``delta`` below; the lowest keep their own."""
-        return _shuffle("shfl_up_sync", mask, value, delta, lambda own, by: own - by if own >= by else own)
+        return self._shuffle("shfl_up_sync", mask, value, delta, lambda own, by: own - by if own >= by else own)
 
     def shfl_down_sync(self, mask: int, value: Any, delta: int) -> Any:
         """The value of the lane ``delta`` above; the highest keep their own."""
-        return _shuffle("shfl_down_sync", mask, value, delta, lambda own, by: own + by if own + by < WARP_SIZE else own)
+        return self._shuffle(
+            "shfl_down_sync", mask, value, delta, lambda own, by: own + by if own + by < WARP_SIZE else own
+        )
 
     def shfl_xor_sync(self, mask: int, value: Any, lane_mask: int) -> Any:
         """The value of the lane whose number differs in these bits."""
-        return _shuffle("shfl_xor_sync", mask, value, lane_mask, lambda own, bits: own ^ bits)
+        return self._shuffle("shfl_xor_sync", mask, value, lane_mask, lambda own, bits: own ^ bits)
+
+    def _shuffle(self, name: str, mask: int, value: Any, operand: int, source: Callable[[int, int], int]) -> Any:
+        """Each lane gets the value of the lane that ``source(own lane, operand)`` names; poison if it is absent."""
+
+        def answer(values: dict[int, Any]) -> dict[int, Any]:
+            sources = {lane: source(lane, int(by)) for lane, (_, by) in values.items()}
+            return {
+                lane: values[sources[lane]][0] if sources[lane] in values else poison_like(own)
+                for lane, (own, _) in values.items()
+            }
+
+        return self._waited(Wait(Kind.WARP, name, _getframe(2), mask, (value, operand), answer))
 
     def all_sync(self, mask: int, predicate: Any) -> bool:
         """Whether all lanes' predicates are true."""
-        return bool(_vote("all_sync", mask, predicate, all))
+        return bool(self._vote("all_sync", mask, predicate, all))
 
     def any_sync(self, mask: int, predicate: Any) -> bool:
         """Whether any lane's predicate is true."""
-        return bool(_vote("any_sync", mask, predicate, any))
+        return bool(self._vote("any_sync", mask, predicate, any))
 
     def eq_sync(self, mask: int, predicate: Any) -> bool:
         """Whether all lanes' predicates are alike."""
-        return bool(_vote("eq_sync", mask, predicate, lambda values: len(set(map(bool, values))) == 1))
+        return bool(self._vote("eq_sync", mask, predicate, lambda values: len(set(map(bool, values))) == 1))
+
+    def _vote(self, name: str, mask: int, predicate: Any, decide: Callable[[list[Any]], bool]) -> Any:
+        answer: Answer = lambda values: dict.fromkeys(values, decide(list(values.values())))  # noqa: E731
+        return self._waited(Wait(Kind.WARP, name, _getframe(2), mask, predicate, answer))
 
     def ballot_sync(self, mask: int, predicate: Any) -> int:
         """A bit for each lane whose predicate is true."""
-        answer: Answer = lambda values: dict.fromkeys(values, sum(1 << lane for lane, v in values.items() if v))  # noqa: E731
-        return int(_wait(Wait("warp", "ballot_sync", _getframe(1).f_lineno, mask, predicate, answer)))
+        answer: Answer = lambda values: dict.fromkeys(values, _lanes(values, bool))  # noqa: E731
+        return int(self._waited(Wait(Kind.WARP, "ballot_sync", _getframe(1), mask, predicate, answer)))
+
+    def match_any_sync(self, mask: int, value: Any) -> int:
+        """A bit for each lane with the same value."""
+        answer: Answer = lambda values: {lane: _lanes(values, v.__eq__) for lane, v in values.items()}  # noqa: E731
+        return int(self._waited(Wait(Kind.WARP, "match_any_sync", _getframe(1), mask, value, answer)))
+
+    def match_all_sync(self, mask: int, value: Any) -> tuple[int, bool]:
+        """The mask and true if all lanes have the same value, else 0 and false."""
+
+        def answer(values: dict[int, Any]) -> dict[int, Any]:
+            alike = len(set(values.values())) == 1
+            return dict.fromkeys(values, (_lanes(values, lambda _: True) if alike else 0, alike))
+
+        found: tuple[int, bool] = self._waited(Wait(Kind.WARP, "match_all_sync", _getframe(1), mask, value, answer))
+        return found
 
     def activemask(self) -> int:
         """All lanes: the lab runs none without the others."""
         return FULL_MASK
+
+    def lanemask_lt(self) -> int:
+        """A bit for each lane below this one."""
+        return (1 << self.laneid) - 1
+
+    def nanosleep(self, nanoseconds: int) -> None:
+        """Let the other threads run."""
+        self._wait(Wait(Kind.TURN, "nanosleep", _getframe(1)))
+
+    def _waited(self, wait: Wait) -> Any:
+        """Let other threads run; returns what the wait brought."""
+        self._wait(wait)
+        return wait.result
 
     # Arithmetic.
 
@@ -128,6 +267,10 @@ class Intrinsics(SimpleNamespace):
     def popc(self, value: int) -> int:
         """Number of bits that are set."""
         return (int(value) & ((1 << 64) - 1)).bit_count()
+
+    def brev(self, value: int) -> int:
+        """The 32 bits in reverse."""
+        return int(f"{int(value) & FULL_MASK:032b}"[::-1], 2)
 
     def clz(self, value: int) -> int:
         """Number of leading zeros among 32 bits."""
@@ -141,6 +284,10 @@ class Intrinsics(SimpleNamespace):
         """``a`` where the condition is true, else ``b``."""
         return a if condition else b
 
+    def cbrt(self, value: Any) -> Any:
+        """The cube root."""
+        return np.cbrt(value)
+
     def threadfence(self) -> None:
         """Orders a thread's own stores for other blocks. It makes no thread wait, and the lab sees no race less."""
 
@@ -148,128 +295,20 @@ class Intrinsics(SimpleNamespace):
 
     # Arrays.
 
-    def _shared(self, shape: Any, dtype: Any) -> Any:
-        """One array for all threads of the block that come to this call, unwritten at first."""
-        key = _site(_getframe(1))
-        if key not in self._arrays:
-            values = self._dynamic(dtype) if shape == 0 else poisoned(shape, dtype)
-            self._arrays[key] = values if self._memory is None else self._memory.array("shared", values, shared=True)
-        return self._arrays[key]
+    def _shared_array(self, shape: Any, dtype: Any) -> Any:
+        return self._arrays.shared(shape, dtype, _getframe(1))
 
-    def _dynamic(self, dtype: Any) -> NDArray[Any]:
-        """The memory that the launch asked for. All arrays of size 0 are this one."""
-        whole = self._arrays.setdefault((0, 0), np.full(self._dynamic_bytes, 255, np.uint8))
-        kind = np.dtype(dtype)
-        return np.asarray(whole[: len(whole) // kind.itemsize * kind.itemsize].view(kind))
+    def _local_array(self, shape: Any, dtype: Any) -> Any:
+        return self._arrays.local(shape, dtype, _getframe(1))
 
-    def _local(self, shape: Any, dtype: Any) -> Any:
-        """An array of the thread's own, unwritten at first."""
-        return poisoned(shape, dtype)
+    def _constant(self, values: Any) -> Any:
+        return self._arrays.constant(values) if isinstance(values, np.ndarray) else values
 
 
-def poisoned(shape: Any, dtype: Any) -> NDArray[Any]:
-    """An array of NaN, or of large numbers where the type has no NaN."""
-    size = prod(shape) if isinstance(shape, tuple) else int(shape)
-    values = np.full(size * np.dtype(dtype).itemsize, 255, np.uint8).view(np.dtype(dtype))
-    return np.asarray(values.reshape(shape))
-
-
-class Atomic:
-    """``cuda.atomic``: each call reads and writes in one step, gives the old value, and lets other threads run."""
-
-    def add(self, array: Any, index: Any, value: Any) -> Any:
-        """``array[index] += value``."""
-        return _exchange(array, index, lambda old: old + value)
-
-    def sub(self, array: Any, index: Any, value: Any) -> Any:
-        """``array[index] -= value``."""
-        return _exchange(array, index, lambda old: old - value)
-
-    def max(self, array: Any, index: Any, value: Any) -> Any:
-        """Keep the larger; NaN loses."""
-        return _exchange(array, index, lambda old: np.fmax(old, value))
-
-    def min(self, array: Any, index: Any, value: Any) -> Any:
-        """Keep the smaller; NaN loses."""
-        return _exchange(array, index, lambda old: np.fmin(old, value))
-
-    nanmax, nanmin = max, min
-
-    def and_(self, array: Any, index: Any, value: Any) -> Any:
-        """``array[index] &= value``."""
-        return _exchange(array, index, lambda old: int(old) & int(value))
-
-    def or_(self, array: Any, index: Any, value: Any) -> Any:
-        """``array[index] |= value``."""
-        return _exchange(array, index, lambda old: int(old) | int(value))
-
-    def xor(self, array: Any, index: Any, value: Any) -> Any:
-        """``array[index] ^= value``."""
-        return _exchange(array, index, lambda old: int(old) ^ int(value))
-
-    def inc(self, array: Any, index: Any, limit: Any) -> Any:
-        """Count up, and from ``limit`` back to 0."""
-        return _exchange(array, index, lambda old: 0 if old >= limit else old + 1)
-
-    def dec(self, array: Any, index: Any, limit: Any) -> Any:
-        """Count down, and from 0 back to ``limit``."""
-        return _exchange(array, index, lambda old: limit if old == 0 or old > limit else old - 1)
-
-    def exch(self, array: Any, index: Any, value: Any) -> Any:
-        """Replace."""
-        return _exchange(array, index, lambda old: value)
-
-    def cas(self, array: Any, index: Any, old: Any, value: Any) -> Any:
-        """Replace where ``old`` stands."""
-        return _exchange(array, index, lambda found: value if found == old else found)
-
-    def compare_and_swap(self, array: Any, old: Any, value: Any) -> Any:
-        """Replace the first element where ``old`` stands."""
-        return _exchange(array, 0, lambda found: value if found == old else found)
-
-
-def _exchange(array: Any, index: Any, change: Callable[[Any], Any]) -> Any:
-    frame = _getframe(2)
-    if isinstance(array, CheckedArray):
-        old = array.exchange(index, change, *_site(frame))
-    else:
-        old = array[index]
-        array[index] = stored(array.dtype, change(old))
-        old = int(old) if array.dtype.kind in "iub" else old
-    _wait(Wait("turn", "atomic", frame.f_lineno))
-    return old
-
-
-def _site(frame: FrameType) -> tuple[int, int]:
-    """Where a call stands, as the log writes it: code and instruction."""
-    return id(frame.f_code), frame.f_lasti
+def _lanes(values: dict[int, Any], wanted: Callable[[Any], bool]) -> int:
+    """A bit for each lane whose value is wanted."""
+    return sum(1 << lane for lane, value in values.items() if wanted(value))
 
 
 def _point(values: Dimensions) -> SimpleNamespace:
     return SimpleNamespace(x=values[0], y=values[1], z=values[2])
-
-
-def _wait(wait: Wait) -> Any:
-    """Let other threads run; returns what the wait brought."""
-    parent = getcurrent().parent
-    assert parent is not None
-    return parent.switch(wait)
-
-
-def _block_vote(name: str, predicate: Any, count: Callable[[list[Any]], int]) -> int:
-    answer: Answer = lambda values: dict.fromkeys(values, count(list(values.values())))  # noqa: E731
-    return int(_wait(Wait("block", name, _getframe(2).f_lineno, value=predicate, answer=answer)))
-
-
-def _vote(name: str, mask: int, predicate: Any, decide: Callable[[list[Any]], bool]) -> bool:
-    answer: Answer = lambda values: dict.fromkeys(values, decide(list(values.values())))  # noqa: E731
-    return bool(_wait(Wait("warp", name, _getframe(2).f_lineno, mask, predicate, answer)))
-
-
-def _shuffle(name: str, mask: int, value: Any, operand: int, source: Callable[[int, int], int]) -> Any:
-    """Each lane gets the value of the lane that ``source(own lane, operand)`` names; NaN from one that is absent."""
-
-    def answer(values: dict[int, Any]) -> dict[int, Any]:
-        return {lane: values.get(source(lane, int(by)), (float("nan"), 0))[0] for lane, (_, by) in values.items()}
-
-    return _wait(Wait("warp", name, _getframe(2).f_lineno, mask, (value, operand), answer))

@@ -1,250 +1,228 @@
-"""The lab's memory: arrays that know who reads and writes them, and stores that others see only after a barrier.
+"""The lab's memory: arrays with addresses, a log of accesses, and stores that others see only after a barrier.
 
-Each access leaves one row in a log, which is analysed when the launch is over: an access itself has to stay cheap.
+An access itself has to stay cheap: it leaves two numbers in the log, which is read when the launch is over.
 """
 
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import product
 from math import prod
-from sys import _getframe
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
+from kernels.lab.numbers import Convert, conversion, poisoned
+from kernels.lab.source import LabError
+
 READ, WRITE, ATOMIC = 0, 1, 2
-SHARED = 1 << 44
-"""Addresses from here on are shared memory; below it is global memory. In bytes, from 0."""
+KIND_SHIFT = 48
+"""An entry of the log is a cell's number with the kind of access above these bits."""
 ALIGNMENT = 256
-"""Bytes; the CUDA runtime aligns each allocation so."""
-COLUMNS = ("code", "instruction", "thread", "address", "kind", "warp_sync")
+"""Bytes; the CUDA runtime aligns each allocation at least so (CUDA C++ Programming Guide, device memory accesses)."""
 
 
-class OutOfBounds(IndexError):
-    """An index that the array does not have. On a GPU this reads or overwrites somebody else's memory, silently."""
+class Space(IntEnum):
+    """Which memory an array lies in. LOCAL is a thread's own; CONSTANT is read by all and written by none."""
+
+    GLOBAL = 0
+    SHARED = 1
+    LOCAL = 2
+    CONSTANT = 3
 
 
-@dataclass(slots=True)
-class Place:
-    """Which thread runs at this moment: its number in the block, the block's in the grid, its warp's syncs so far."""
-
-    block: int = 0
-    thread: int = 0
-    warp_sync: int = 0
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Segment:
-    """One array's stretch of addresses. ``written`` has a byte per element, or is None where all count as written."""
+    """One array's stretch of memory: ``values`` ``[cells]`` in the order of their addresses.
 
-    name: str
-    first: int
-    flat: NDArray[Any]
-    written: bytearray | None
+    Cells are numbered through all segments from ``first_cell`` on; addresses, in bytes, within each space from
+    ``first_address`` on. ``arrays`` are the kernel's arguments that lie here: name, first cell from the segment's
+    start, shape, and strides in cells.
+    """
 
-    @property
-    def end(self) -> int:
-        """The address behind it."""
-        return self.first + self.flat.nbytes
+    space: Space
+    first_cell: int
+    first_address: int
+    values: NDArray[Any]
+    arrays: tuple[tuple[str, int, tuple[int, ...], tuple[int, ...]], ...]
+    convert: Convert
+
+    def name(self, cell: int) -> str:
+        """The array that holds a cell."""
+        return self._owner(cell)[0]
+
+    def describe(self, cell: int) -> str:
+        """The cell in the kernel's words, such as ``x[3, 1]``."""
+        name, start, shape, strides = self._owner(cell)
+        left = cell - self.first_cell - start
+        index = [0] * len(shape)
+        for axis in sorted(range(len(shape)), key=lambda axis: -strides[axis]):
+            if strides[axis] > 0:
+                index[axis], left = divmod(left, strides[axis])
+        inside = left == 0 and all(i < size for i, size in zip(index, shape, strict=True))
+        return f"{name}{index}" if inside else f"{name}'s element {cell - self.first_cell - start} in memory"
+
+    def _owner(self, cell: int) -> tuple[str, int, tuple[int, ...], tuple[int, ...]]:
+        at = cell - self.first_cell
+        spans = ((each, each[1] + _span(each[2], each[3])) for each in self.arrays)
+        return next((each for each, end in spans if each[1] <= at < end), self.arrays[0])
 
 
-@dataclass
+def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Cells from the first to the last element of an array without negative strides."""
+    return 1 + sum((size - 1) * abs(stride) for size, stride in zip(shape, strides, strict=True))
+
+
+@dataclass(slots=True)
+class Log:
+    """Everything that happens in a launch, as numbers in one row each.
+
+    ``sites`` and ``entries`` have one number per access: where in the code (the code object's address plus the
+    instruction's offset: CPython 3.11 keeps the instructions inside the code object, so the sum is unique), and the
+    cell with the kind of access. ``tests`` and ``outcomes`` have one per test of a branch. ``turns`` has six numbers
+    each time that a thread goes on: block, epoch, thread, the warp's syncs so far, and the lengths of both logs.
+    """
+
+    sites: "array[int]" = field(default_factory=lambda: array("q"))
+    entries: "array[int]" = field(default_factory=lambda: array("q"))
+    tests: "array[int]" = field(default_factory=lambda: array("q"))
+    outcomes: "array[int]" = field(default_factory=lambda: array("q"))
+    turns: "array[int]" = field(default_factory=lambda: array("q"))
+
+    def begin_turn(self, block: int, epoch: int, thread: int, warp_sync: int) -> None:
+        """From here on the log is this thread's."""
+        self.turns.extend((block, epoch, thread, warp_sync, len(self.entries), len(self.tests)))
+
+
+Store = tuple[Segment, int, Any]
+"""What a thread has stored and others do not see yet: the segment, the element, the value."""
+
+
+@dataclass(slots=True)
 class Memory:
-    """All arrays of a launch, and the log of accesses. With ``late_stores`` a thread's stores wait for ``commit``."""
+    """All arrays of a launch. With ``late_stores`` a thread's stores wait for ``commit``."""
 
     late_stores: bool
-    place: Place = field(default_factory=Place)
+    log: Log = field(default_factory=Log)
     segments: list[Segment] = field(default_factory=list)
-    log: list[int] = field(default_factory=list)
-    unwritten: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    """Reads of what nobody wrote: code, instruction, thread, address, block."""
-    _stores: dict[int, dict[int, tuple[Segment, int, Any]]] = field(default_factory=dict)
-    _next: dict[bool, int] = field(default_factory=lambda: {False: 0, True: SHARED})
+    own: dict[int, Store] = field(default_factory=dict)
+    """The running thread's stores that wait, by cell."""
+    _pending: dict[int, dict[int, Store]] = field(default_factory=dict)
+    _next_cell: int = 0
+    _next_address: dict[Space, int] = field(default_factory=lambda: dict.fromkeys(Space, 0))
 
-    def array(self, name: str, values: NDArray[Any], shared: bool = False) -> "CheckedArray":
-        """An array whose accesses are logged. Shared arrays start as unwritten."""
-        contiguous = values.flags.c_contiguous
-        flat = values.reshape(-1) if contiguous else _storage(values)
-        first = self._next[shared]
-        self._next[shared] = first + -(-flat.nbytes // ALIGNMENT) * ALIGNMENT
-        segment = Segment(name, first, flat, bytearray(len(flat)) if shared else None)
-        self.segments.append(segment)
-        strides = tuple(stride // values.itemsize for stride in values.strides)
-        return CheckedArray(self, segment, 0, values.shape, strides)
-
-    def forget_shared(self) -> None:
-        """A block has ended: the next one's shared arrays take the same addresses."""
-        self._next[True] = SHARED
-        self.segments = [segment for segment in self.segments if segment.first < SHARED]
+    def run_thread(self, thread: int) -> None:
+        """Loads and stores are this thread's from here on."""
+        if self.late_stores:
+            self.own = self._pending.setdefault(thread, {})
 
     def commit(self, threads: Iterable[int]) -> None:
         """Let all see what these threads stored, in this order."""
         for thread in threads:
-            for segment, element, value in self._stores.pop(thread, {}).values():
-                segment.flat[element] = value
-                if segment.written:
-                    segment.written[element] = 1
+            stores = self._pending.get(thread)
+            if stores:
+                for segment, element, value in stores.values():
+                    segment.values[element] = value
+                stores.clear()
 
-    def read(self, segment: Segment, element: int, code: int, instruction: int) -> Any:
-        """What the running thread finds there."""
-        place, address = self.place, segment.first + element * segment.flat.itemsize
-        self.log += (code, instruction, place.thread, address, READ, place.warp_sync)
-        if self.late_stores:
-            own = self._stores.get(place.thread)
-            if own is not None and address in own:
-                return segment.flat.dtype.type(own[address][2])
-        if segment.written and not segment.written[element]:
-            self.unwritten.append((code, instruction, place.thread, address, place.block))
-        return segment.flat[element]
+    def commit_all(self, in_turn: Callable[[list[int]], Sequence[int]]) -> None:
+        """Let all see what any thread stored, in this order of threads."""
+        self.commit(in_turn(sorted(thread for thread, stores in self._pending.items() if stores)))
 
-    def write(self, segment: Segment, element: int, value: Any, code: int, instruction: int) -> None:
-        """Store for the running thread."""
-        place, address = self.place, segment.first + element * segment.flat.itemsize
-        self.log += (code, instruction, place.thread, address, WRITE, place.warp_sync)
-        value = stored(segment.flat.dtype, value)
-        if self.late_stores:
-            self._stores.setdefault(place.thread, {})[address] = (segment, element, value)
-            return
-        segment.flat[element] = value
-        if segment.written:
-            segment.written[element] = 1
+    def allocate(self, name: str, shape: Any, dtype: Any, space: Space) -> Segment:
+        """A new array that nobody has written."""
+        return self._add(space, poisoned(shape, dtype).reshape(-1), _contiguous(name, shape), 0)
 
-    def exchange(self, segment: Segment, element: int, change: Any, code: int, instruction: int) -> Any:
-        """Replace the value there by ``change(value)``, seen by all at once; returns the old value."""
-        place, address = self.place, segment.first + element * segment.flat.itemsize
-        self.log += (code, instruction, place.thread, address, ATOMIC, place.warp_sync)
-        own = self._stores.get(place.thread, {}).pop(address, None)
-        if own is not None:
-            segment.flat[element] = own[2]
-        old = segment.flat[element]
-        segment.flat[element] = stored(segment.flat.dtype, change(old))
-        if segment.written:
-            segment.written[element] = 1
-        return old
+    def constant(self, name: str, values: NDArray[Any]) -> Segment:
+        """An array that the kernel's source holds."""
+        return self._add(Space.CONSTANT, np.ravel(values), _contiguous(name, values.shape), 0)
 
-    def take_log(self) -> NDArray[np.int64]:
-        """The rows ``[accesses, 6]`` since the last call, in ``COLUMNS``."""
-        rows = np.array(self.log, dtype=np.int64).reshape(-1, len(COLUMNS))
-        self.log.clear()
-        return rows
+    def arguments(self, arrays: Sequence[tuple[str, NDArray[Any]]]) -> list[tuple[Segment, int]]:
+        """For each named array its segment, and in it the cell of its first element. Arrays that overlap share one.
 
+        Raises LabError for arrays that overlap and differ in type.
+        """
+        placed: dict[int, tuple[Segment, int]] = {}
+        for group in _overlapping([values for _, values in arrays]):
+            segment = self._of_group([arrays[number] for number in group])
+            for number, (_, start, _, _) in zip(group, segment.arrays, strict=True):
+                placed[number] = (segment, start)
+        return [placed[number] for number in range(len(arrays))]
 
-def stored(dtype: np.dtype[Any], value: Any) -> Any:
-    """A value as an array of this type keeps it: integers wrap, as they do on a GPU."""
-    if dtype.kind in "iu":
-        return np.array(int(value) & ((1 << 8 * dtype.itemsize) - 1)).astype(dtype)
-    return value
+    def _of_group(self, arrays: Sequence[tuple[str, NDArray[Any]]]) -> Segment:
+        if len({values.dtype for _, values in arrays}) > 1:
+            names = ", ".join(name for name, _ in arrays)
+            raise LabError(f"{names} overlap in memory and differ in type; give the kernel copies")
+        size = arrays[0][1].itemsize
+        lowest = min(_low(values) for _, values in arrays)
+        end = max(byte_bounds(values)[1] for _, values in arrays)
+        first = min((values for _, values in arrays), key=_low)
+        whole = _from_lowest(first, (end - lowest) // size)
+        owners = tuple(
+            (name, (_pointer(values) - lowest) // size, values.shape, tuple(s // size for s in values.strides))
+            for name, values in arrays
+        )
+        return self._add(Space.GLOBAL, whole, owners, _offset_in_allocation(first) % ALIGNMENT)
+
+    def _add(self, space: Space, values: NDArray[Any], arrays: Any, misalignment: int) -> Segment:
+        address = self._next_address[space] + misalignment
+        segment = Segment(space, self._next_cell, address, values, arrays, conversion(values.dtype))
+        self._next_cell += max(values.size, 1)
+        self._next_address[space] = -(-(address + values.nbytes) // ALIGNMENT) * ALIGNMENT
+        self.segments.append(segment)
+        return segment
 
 
-def _storage(values: NDArray[Any]) -> NDArray[Any]:
-    """The elements that a view with gaps spans, in the order of their addresses."""
-    span = 1 + sum(
-        (size - 1) * stride // values.itemsize for size, stride in zip(values.shape, values.strides, strict=True)
-    )
-    if any(stride < 0 for stride in values.strides):
-        raise ValueError("the lab takes no arrays with negative strides; copy the array first")
-    return np.lib.stride_tricks.as_strided(values, (span,), (values.itemsize,))
+def _contiguous(name: str, shape: Any) -> tuple[tuple[str, int, tuple[int, ...], tuple[int, ...]], ...]:
+    sizes = shape if isinstance(shape, tuple) else (int(shape),)
+    return ((name, 0, sizes, contiguous_strides(sizes)),)
 
 
-class CheckedArray:
-    """An array, or a view of one, as a kernel in the lab sees it. Indices are checked, accesses logged."""
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """In elements, of an array whose last axis lies together."""
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
-    __slots__ = ("_dtype", "_integer", "_memory", "_offset", "_segment", "_strides", "ndim", "shape")
 
-    def __init__(
-        self, memory: Memory, segment: Segment, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]
-    ) -> None:
-        self._memory, self._segment, self._offset, self._strides = memory, segment, offset, strides
-        self.shape, self.ndim = shape, len(shape)
-        self._integer = segment.flat.dtype.kind in "iub"
+def _overlapping(arrays: Sequence[NDArray[Any]]) -> Iterator[list[int]]:
+    """Numbers of arrays, those together whose stretches of memory overlap."""
+    group: list[int] = []
+    end = -1
+    for number in sorted(range(len(arrays)), key=lambda number: byte_bounds(arrays[number])):
+        low, high = byte_bounds(arrays[number])
+        if group and low >= end:
+            yield group
+            group, end = [], -1
+        group.append(number)
+        end = max(end, high)
+    if group:
+        yield group
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The elements' type."""
-        return self._segment.flat.dtype
 
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return prod(self.shape)
+def _from_lowest(values: NDArray[Any], count: int) -> NDArray[Any]:
+    """``count`` elements from the array's lowest address on."""
+    flips = tuple(slice(None, None, -1) if stride < 0 else slice(None) for stride in values.strides)
+    return np.lib.stride_tricks.as_strided(values[flips], (count,), (values.itemsize,))
 
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """In bytes."""
-        return tuple(stride * self.dtype.itemsize for stride in self._strides)
 
-    def __len__(self) -> int:
-        return self.shape[0]
+def _pointer(values: NDArray[Any]) -> int:
+    return int(values.__array_interface__["data"][0])
 
-    def __getitem__(self, index: Any) -> Any:
-        place = self._locate(index)
-        if type(place) is not int:
-            return place
-        frame = _getframe(1)
-        value = self._memory.read(self._segment, place, id(frame.f_code), frame.f_lasti)
-        return int(value) if self._integer else value
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        place = self._locate(index)
-        frame = _getframe(1)
-        if isinstance(place, CheckedArray):
-            self._fill(place, value, id(frame.f_code), frame.f_lasti)
-        else:
-            self._memory.write(self._segment, place, value, id(frame.f_code), frame.f_lasti)
+def _low(values: NDArray[Any]) -> int:
+    return int(byte_bounds(values)[0])
 
-    def exchange(self, index: Any, change: Any, code: int, instruction: int) -> Any:
-        """An atomic update of one element; returns the old value."""
-        place = self._locate(index)
-        if type(place) is not int:
-            raise OutOfBounds(f"{self._segment.name} has {self.ndim} dimensions: an atomic needs an index for each")
-        old = self._memory.exchange(self._segment, place, change, code, instruction)
-        return int(old) if self._integer else old
 
-    def _fill(self, view: "CheckedArray", value: Any, code: int, instruction: int) -> None:
-        """``a[i] = value`` for a row, element by element, as the compiler's loop does it."""
-        for position in np.ndindex(*view.shape):
-            element = view._offset + sum(i * s for i, s in zip(position, view._strides, strict=True))
-            one = value[position] if hasattr(value, "shape") and value.shape else value
-            self._memory.write(self._segment, element, one, code, instruction)
+def _offset_in_allocation(values: NDArray[Any]) -> int:
+    """Bytes from the start of the array of which this one is a view."""
+    whole = values
+    while isinstance(whole.base, np.ndarray):
+        whole = whole.base
+    return max(_low(values) - _low(whole), 0)
 
-    def _locate(self, index: Any) -> "int | CheckedArray":
-        """The element's number in the storage, or for fewer indices than dimensions the view that is left."""
-        if type(index) is int and self.ndim == 1:  # the commonest case, and the quickest
-            if 0 <= index < self.shape[0]:
-                return self._offset + index * self._strides[0]
-            raise self._out_of_bounds((index,))
-        indices = index if type(index) is tuple else (index,)
-        if len(indices) > self.ndim:
-            raise OutOfBounds(f"{self._segment.name} has {self.ndim} dimensions and is given {len(indices)} indices")
-        offset = self._offset
-        for each, size, stride in zip(indices, self.shape, self._strides, strict=False):
-            if type(each) is slice:
-                return self._sliced(indices)
-            if not 0 <= each < size:
-                raise self._out_of_bounds(indices)
-            offset += int(each) * stride
-        left = len(indices)
-        if left == self.ndim:
-            return offset
-        return CheckedArray(self._memory, self._segment, offset, self.shape[left:], self._strides[left:])
 
-    def _sliced(self, indices: Sequence[Any]) -> "CheckedArray":
-        offset, shape, strides = self._offset, [], []
-        full = [*indices, *[slice(None)] * (self.ndim - len(indices))]
-        for each, size, stride in zip(full, self.shape, self._strides, strict=True):
-            if type(each) is slice:
-                start, stop, step = each.indices(size)
-                offset += start * stride
-                shape.append(len(range(start, stop, step)))
-                strides.append(step * stride)
-            elif 0 <= int(each) < size:
-                offset += int(each) * stride
-            else:
-                raise self._out_of_bounds(indices)
-        return CheckedArray(self._memory, self._segment, offset, tuple(shape), tuple(strides))
-
-    def _out_of_bounds(self, indices: Sequence[Any]) -> OutOfBounds:
-        shown = ", ".join(map(str, indices))
-        negative = any(type(each) is not slice and int(each) < 0 for each in indices)
-        rule = "a negative index counts from the end, which no kernel means" if negative else "it has no such element"
-        return OutOfBounds(f"{self._segment.name}[{shown}] of shape {self.shape}: {rule}")
+def positions(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Every index of an array of this shape."""
+    return product(*map(range, shape))

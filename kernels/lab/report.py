@@ -1,17 +1,20 @@
 """What the lab tells about one launch: as an object, as sentences and as a table."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
-from kernels.lab.analysis import SECTOR_BYTES
-from kernels.lab.block import Divergence
+from kernels.lab.accesses import Accesses
+from kernels.lab.block import Divergence, listed
 from kernels.lab.inference import Float64
 from kernels.lab.lint import Refused
+from kernels.lab.source import LabError
+from kernels.lab.traffic import SECTOR_BYTES
 
 KINDS = ("read", "write", "atomic")
+"""Names of READ, WRITE and ATOMIC."""
 Dimensions = tuple[int, int, int]
 
 
@@ -29,26 +32,35 @@ class Access:
     thread: Dimensions
 
     def __str__(self) -> str:
-        return f"{self.kind} by thread {_short(self.thread)} of block {_short(self.block)} in line {self.line}"
+        return f"{self.kind} by thread {short(self.thread)} of block {short(self.block)} in line {self.line}"
 
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """Two accesses to ``cell`` that nothing orders; the same two instructions race on so many ``cells``."""
+    """Two accesses to ``cell`` that nothing orders; the same two places in the source race on so many ``cells``.
+
+    ``lost_update`` is true where both belong to one ``a[i] += x``.
+    """
 
     cell: str
     first: Access
     second: Access
     cells: int
+    lost_update: bool
 
     def __str__(self) -> str:
         more = f" (and {self.cells - 1} more cells)" if self.cells > 1 else ""
-        return f"race on {self.cell}{more}: {self.first}, {self.second}, and no barrier between them"
+        pair = f"{self.first}, {self.second}"
+        if self.lost_update:
+            return f"lost update of {self.cell}{more}: {pair}; both may add to the same old value: use cuda.atomic"
+        if self.first.block != self.second.block:
+            return f"race on {self.cell}{more}: {pair}; nothing orders two blocks"
+        return f"race on {self.cell}{more}: {pair}, and no barrier between them"
 
 
 @dataclass(frozen=True, slots=True)
 class Unwritten:
-    """A read of ``cell``, which nobody had written; the same instruction did so ``times`` times."""
+    """A read of ``cell``, which nobody had written; the same place did so ``times`` times."""
 
     cell: str
     access: Access
@@ -60,7 +72,7 @@ class Unwritten:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What one instruction moved. ``accesses`` counts warps; ``sectors`` of 32 bytes against the ``ideal``.
+    """What one place moved. ``accesses`` counts whole warps; ``sectors`` of 32 bytes against the ``ideal``.
 
     ``turns`` is the most that one access took at shared memory's banks: 1 is free of conflicts.
     """
@@ -77,10 +89,18 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class SplitBranch:
-    """A test at which lanes of one warp disagreed, ``times`` times: the warp then runs both ways."""
+    """A branch at which lanes of one warp disagreed, ``times`` times: the warp then runs both ways.
+
+    ``what`` is "if", "while", or "for" where lanes make different numbers of trips.
+    """
 
     line: int
+    what: str
     times: int
+
+    def __str__(self) -> str:
+        differed = "made different numbers of trips" if self.what == "for" else "went both ways"
+        return f"line {self.line}: lanes of a warp {differed} at this {self.what}, {self.times} times"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +123,25 @@ class Report:
     global_reads_per_thread: int
     global_writes_per_thread: int
     float_operations: int
+    accesses: Accesses = field(repr=False, compare=False)
+    """The log itself, from which ``picture`` draws."""
+    segment_names: tuple[str, ...] = field(repr=False, compare=False)
+    """The array of each of the log's segments."""
 
     @property
     def sectors(self) -> int:
         """Sectors of global memory that all warps' accesses moved."""
-        return sum(each.sectors for each in self.traffic if not each.shared)
+        return sum(each.sectors for each in self.traffic)
+
+    @property
+    def excess_sectors(self) -> int:
+        """Sectors moved beyond what would have held the elements that were asked for."""
+        return sum(max(each.sectors - each.ideal, 0) for each in self.traffic)
+
+    @property
+    def bank_conflict(self) -> int:
+        """The most turns that one warp's access took at shared memory's banks: 1 is free of conflicts."""
+        return max((each.turns for each in self.traffic), default=0)
 
     @property
     def arithmetic_intensity(self) -> float:
@@ -125,42 +159,80 @@ class Report:
         yield from map(_divergence, self.divergences)
         yield from map(str, self.unwritten)
         for birth in self.float64:
-            yield f"line {birth.line}: {birth.expression} makes a float64 in a kernel that is given none"
+            yield f"line {birth.line}: {birth.expression} makes a float64 in {birth.function}, and it is given none"
 
-    def check(self, **budgets: int) -> None:
-        """Raise Fault unless the launch is free of faults and within budgets such as ``global_reads_per_thread=2``."""
+    @property
+    def costs(self) -> list[str]:
+        """What is right and slow, a sentence each: sectors moved for nothing, bank conflicts, split warps."""
+        return [*filter(None, map(_cost, self.traffic)), *map(str, self.split_branches)]
+
+    def check(self, **budgets: float) -> None:
+        """Raise Fault unless the launch is free of faults and within budgets such as ``global_reads_per_thread=2``.
+
+        A budget is the most that one of the report's numbers may be: ``sectors``, ``excess_sectors``,
+        ``bank_conflict``, ``global_reads_per_thread``, ``global_writes_per_thread``, ``float_operations``.
+        """
         over = [
-            f"{name.replace('_', ' ')}: {getattr(self, name)}, and the budget is {most}"
+            f"{name.replace('_', ' ')}: {self._number(name)}, and the budget is {most}"
             for name, most in budgets.items()
-            if getattr(self, name) > most
+            if self._number(name) > most
         ]
         if self.faults or over:
             raise Fault("\n".join([f"{self.kernel}:", *self.faults, *over]))
 
+    def _number(self, name: str) -> float:
+        value = getattr(self, name, None)
+        if not isinstance(value, int | float):
+            raise LabError(f"a report has no number {name} to set a budget for; see the help of check")
+        return value
+
     def __str__(self) -> str:
-        head = f"{self.kernel}[{_short(self.grid)}, {_short(self.block)}]"
+        head = f"{self.kernel}[{short(self.grid)}, {short(self.block)}]"
         return "\n".join([head, *(self.faults or ["no fault on this input"])])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield str(self)
-        table = Table("line", "array", "what", "warps", "sectors", "ideal", "turns")
-        for each in self.traffic:
-            moved = ("", "", str(each.turns)) if each.shared else (str(each.sectors), str(each.ideal), "")
-            table.add_row(str(each.line), each.array, each.kind, str(each.accesses), *moved)
-        yield table
-        for branch in self.split_branches:
-            yield f"line {branch.line}: lanes of a warp went both ways {branch.times} times"
+        if self.variables:
+            yield _table(("variable", "type"), self.variables.items())
+        rows = [(str(each.line), each.array, each.kind, str(each.accesses), *_moved(each)) for each in self.traffic]
+        yield _table(("line", "array", "what", "warps", "sectors", "ideal", "bank turns"), rows)
+        yield from self.costs
         yield f"{self.float_operations} float operations, {self.arithmetic_intensity:.2f} per byte moved"
+
+
+def _moved(each: Traffic) -> tuple[str, str, str]:
+    return ("", "", str(each.turns)) if each.shared else (str(each.sectors), str(each.ideal), "")
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    table = Table(*header)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _cost(each: Traffic) -> str:
+    """A sentence where an access moves twice what it needs, or more, or has bank conflicts; else nothing."""
+    where = f"line {each.line}: {each.accesses} warps' {each.kind}s of {each.array}"
+    if each.turns > 1:
+        return f"{where} took up to {each.turns} turns: lanes ask one bank for different words"
+    if each.sectors >= 2 * max(each.ideal, 1):
+        return (
+            f"{where} moved {each.sectors} sectors, and {each.ideal} hold the elements: let neighbours read neighbours"
+        )
+    return ""
 
 
 def _divergence(found: Divergence) -> str:
     elsewhere = ", ".join(
-        f"{count} {'had ended' if not line else f'at line {line}'}" for line, count in found.elsewhere
+        f"{many} {'were absent or had ended' if not line else f'stood at line {line}'} ({listed(some)})"
+        for line, many, some in found.elsewhere
     )
-    return f"{found.intrinsic} in line {found.line} was reached by {found.waiting} threads, but {elsewhere}"
+    rest = f", but {elsewhere}" if elsewhere else ", some of which the mask does not name"
+    return f"{found.intrinsic} in line {found.line} was reached by {found.waiting} threads{rest}"
 
 
-def _short(point: Dimensions) -> str:
+def short(point: Dimensions) -> str:
     """``3``, or ``(3, 1)``: without trailing dimensions of one or zero that say nothing."""
     x, y, z = point
     if z not in (0, 1):

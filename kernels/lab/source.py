@@ -1,9 +1,10 @@
-"""A kernel's source, as a syntax tree whose lines are those of its file."""
+"""A kernel's source and code: its syntax tree with the lines of its file, and the places of its instructions."""
 
 import ast
+import dis
 import inspect
 import textwrap
-from types import FunctionType
+from types import CodeType, FunctionType
 
 
 class LabError(Exception):
@@ -19,3 +20,15 @@ def definition(function: FunctionType) -> ast.FunctionDef:
     tree = ast.parse(textwrap.dedent("".join(lines)))
     ast.increment_lineno(tree, first - 1)
     return next(node for node in tree.body if isinstance(node, ast.FunctionDef))
+
+
+def assigned_name(code: CodeType, offset: int, default: str) -> str:
+    """The variable that keeps the result of the call at an instruction's offset."""
+    after = (each for each in dis.get_instructions(code) if each.offset > offset)
+    store = next(after, None)
+    return str(store.argval) if store is not None and store.opname in ("STORE_FAST", "STORE_DEREF") else default
+
+
+def line_of(code: CodeType, offset: int) -> int:
+    """The line in which an instruction's source stands."""
+    return list(code.co_positions())[offset // 2][0] or code.co_firstlineno

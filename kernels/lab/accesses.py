@@ -1,0 +1,164 @@
+"""A launch's log as columns: one row for each access, in the order in which they happened."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from types import CodeType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.lab.block import WARP_SIZE
+from kernels.lab.memory import KIND_SHIFT, Log, Memory
+from kernels.lab.source import line_of
+
+Column = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Accesses:
+    """Columns ``[accesses]``. ``place`` numbers the places in the source, ``segment`` the memory's segments.
+
+    ``cell`` numbers all cells of memory, shared ones alike in each block; ``address`` is in bytes within ``space``;
+    ``kind`` is READ, WRITE or ATOMIC; ``epoch`` counts the block's barriers, ``warp_sync`` the warp's.
+    """
+
+    place: Column
+    line: Column
+    kind: Column
+    cell: Column
+    segment: Column
+    space: Column
+    address: Column
+    itemsize: Column
+    block: Column
+    epoch: Column
+    thread: Column
+    warp_sync: Column
+
+    def __len__(self) -> int:
+        return len(self.cell)
+
+    def take(self, rows: Any) -> "Accesses":
+        """The chosen rows: a mask, a slice or numbers."""
+        return Accesses(*(getattr(self, each.name)[rows] for each in fields(self)))
+
+    @property
+    def warp(self) -> Column:
+        """The warp's number in its block."""
+        return self.thread // WARP_SIZE
+
+    def turn(self) -> Column:
+        """How often the same thread had come to the same place before."""
+        return occurrence(self.block, self.thread, self.place)
+
+    def warp_access(self) -> Column:
+        """Numbers the accesses of whole warps: a thread's k-th visit to a place goes with the other lanes' k-th."""
+        return group_numbers(self.place, self.block, self.warp, self.turn())
+
+
+def read_log(log: Log, memory: Memory, codes: Mapping[int, CodeType]) -> Accesses:
+    """All accesses of a launch. ``codes`` are the kernel's code objects by id."""
+    sites, entries = np.array(log.sites, np.int64), np.array(log.entries, np.int64)
+    kind, cell = entries >> KIND_SHIFT, entries & ((1 << KIND_SHIFT) - 1)
+    turns = np.array(log.turns, np.int64).reshape(-1, 6)
+    block, epoch, thread, warp_sync = _expanded(turns[:, :4], turns[:, 4], len(entries))
+    first = np.array([each.first_cell for each in memory.segments], np.int64)
+    segment = np.searchsorted(first, cell, side="right") - 1
+    space, address, itemsize = (
+        np.array(each, np.int64)[segment]
+        for each in (
+            [each.space for each in memory.segments],
+            [each.first_address for each in memory.segments],
+            [each.values.itemsize for each in memory.segments],
+        )
+    )
+    place, line = _places(sites, codes)
+    address = address + (cell - first[segment]) * itemsize
+    columns = (place, line, kind, cell, segment, space, address, itemsize, block, epoch, thread, warp_sync)
+    return Accesses(*columns)
+
+
+def read_tests(log: Log) -> tuple[Column, Column, Column, Column]:
+    """Columns ``[tests]``: block, thread, branch, outcome."""
+    turns = np.array(log.turns, np.int64).reshape(-1, 6)
+    block, thread = _expanded(turns[:, [0, 2]], turns[:, 5], len(log.tests))
+    return block, thread, np.array(log.tests, np.int64), np.array(log.outcomes, np.int64)
+
+
+def _expanded(values: Column, starts: Column, count: int) -> Column:
+    """Columns ``[values, count]``, each row of values repeated from its start up to the next one's."""
+    return np.repeat(values, np.diff(np.append(starts, count)), axis=0).T
+
+
+def _places(sites: Column, codes: Mapping[int, CodeType]) -> tuple[Column, Column]:
+    """Each site's place in the source, numbered, and its line.
+
+    One place may have several sites: CPython compiles the test of a loop twice, and reports a specialised instruction
+    under another offset.
+    """
+    different, number = np.unique(sites, return_inverse=True)
+    ids = np.array(sorted(codes), np.int64)
+    owner = ids[np.searchsorted(ids, different, side="right") - 1] if len(different) else different
+    found: dict[Any, int] = {}
+    places = [0] * len(different)
+    lines = [0] * len(different)
+    positions = {id(code): list(code.co_positions()) for code in codes.values()}
+    for index, (code, site) in enumerate(zip(owner.tolist(), different.tolist(), strict=True)):
+        place = (code, positions[code][(site - code) // 2])
+        places[index] = found.setdefault(place, len(found))
+        lines[index] = line_of(codes[code], site - code)
+    return np.array(places, np.int64)[number], np.array(lines, np.int64)[number]
+
+
+def group_numbers(*keys: Column) -> Column:
+    """Numbers from 0, alike for rows that are alike in all keys, in the order of the keys."""
+    number = np.zeros(len(keys[0]), np.int64)
+    for key in keys:
+        if len(key) and int(key.max()) > 0:
+            number = _dense(number * (int(key.max()) + 1) + key)
+    return number
+
+
+def _dense(values: Column) -> Column:
+    """Values replaced by their ranks among the different ones."""
+    span = int(values.max()) + 1
+    if span > 4 * len(values):
+        return np.unique(values, return_inverse=True)[1].astype(np.int64)
+    here = np.zeros(span, np.int64)
+    here[values] = 1
+    return (np.cumsum(here) - 1)[values]
+
+
+def occurrence(*keys: Column) -> Column:
+    """How many rows before are alike in all keys, for each row."""
+    group = group_numbers(*keys)
+    order = np.argsort(group, kind="stable")
+    ordered = group[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    turn = np.empty(len(group), np.int64)
+    turn[order] = np.arange(len(group)) - np.repeat(starts, np.diff(np.append(starts, len(group))))
+    return turn
+
+
+def distinct(group: Column, value: Column) -> Column:
+    """Number of different values in each group. Groups are numbered from 0."""
+    if not len(group):
+        return np.zeros(0, np.int64)
+    low, span = int(value.min()), int(value.max() - value.min()) + 1
+    pairs = np.sort(group * span + (value - low))
+    first = np.diff(pairs, prepend=-1) != 0
+    return np.bincount(pairs[first] // span, minlength=int(group.max()) + 1)
+
+
+def first_rows(group: Column) -> Column:
+    """For each group, numbered from 0, its first row."""
+    first = np.full(int(group.max()) + 1 if len(group) else 0, len(group), np.int64)
+    np.minimum.at(first, group, np.arange(len(group)))
+    return first
+
+
+def by_group(group: Column) -> Sequence[Column]:
+    """For each group, numbered from 0, its rows in order."""
+    order = np.argsort(group, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(group))[:-1]) if len(group) else []

@@ -1,0 +1,185 @@
+"""One launch with all checks, from the kernel and its arguments to the report."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from types import CodeType, TracebackType
+from typing import Any
+
+import numpy as np
+
+from kernels.lab import lint, races, traffic
+from kernels.lab.accesses import read_log, read_tests
+from kernels.lab.arrays import CheckedArray
+from kernels.lab.block import WARP_SIZE, Block, Deadlock, Divergence
+from kernels.lab.inference import UNKNOWN, Typing, infer
+from kernels.lab.intrinsics import CheckedArrays, Dimensions, Intrinsics
+from kernels.lab.memory import ATOMIC, READ, WRITE, Memory
+from kernels.lab.order import InTurn, indices
+from kernels.lab.reading import Reading
+from kernels.lab.rebind import Program
+from kernels.lab.report import Report, SplitBranch, short
+
+MOST_TESTS = 200_000
+"""Tests of one ``while`` by one thread in one block, until the lab takes the loop for endless."""
+
+
+class CheckedLaunch:
+    """A launch of ``grid`` blocks of ``shape`` threads. ``run`` is called once."""
+
+    def __init__(
+        self, kernel: Any, grid: Dimensions, shape: Dimensions, order: str, in_turn: InTurn, late_stores: bool
+    ) -> None:
+        self._kernel, self._grid, self._shape, self._order, self._in_turn = kernel, grid, shape, order, in_turn
+        self._memory = Memory(late_stores)
+        self._divergences: dict[Divergence, None] = {}
+        self._warp_syncs: dict[tuple[int, int], list[int]] = defaultdict(list)
+        self._tests: Counter[tuple[int, int]] = Counter()
+        self._at = list(indices(shape))
+        self._thread = self._block = self._epoch = 0
+
+    def run(self, arguments: list[Any], shared_bytes: int) -> Report:
+        """Run all blocks. Raises what the kernel raises."""
+        arrays = CheckedArrays(self._memory, shared_bytes)
+        intrinsics = Intrinsics(self._grid, self._shape, arrays)
+        program = Program(intrinsics, arrays.constant, self._recorder)
+        function = program.rebound(self._kernel.py_func)
+        refused = tuple(found for each in program.functions for found in lint.refused(each))
+        typing = UNKNOWN if refused else infer(self._kernel, arguments)
+        given = self._given(function.__code__, arguments)
+        with np.errstate(all="ignore"):
+            for number, index in enumerate(indices(self._grid)):
+                self._block = number
+                intrinsics.enter_block(index)
+                self._run_block(program, function, intrinsics, given)
+        return self._report(program, typing, refused)
+
+    def _given(self, code: CodeType, arguments: list[Any]) -> list[Any]:
+        """The arguments, with checked arrays."""
+        names = code.co_varnames[: len(arguments)]
+        given = dict(zip(names, arguments, strict=True))
+        arrays = [(name, value) for name, value in given.items() if isinstance(value, np.ndarray)]
+        for (name, values), (segment, first) in zip(arrays, self._memory.arguments(arrays), strict=True):
+            strides = tuple(stride // values.itemsize for stride in values.strides)
+            given[name] = CheckedArray(self._memory, segment, name, first, values.shape, strides)
+        return list(given.values())
+
+    def _run_block(self, program: Program, function: Any, intrinsics: Intrinsics, arguments: list[Any]) -> None:
+        self._epoch = 0
+        self._tests.clear()
+        block = Block(len(self._at), self._in_turn, self._enter(intrinsics), self._end_epoch, self._warp_synced)
+        try:
+            block.run(function, arguments)
+        except Exception as error:
+            raise _noted(error, program.codes, self._where(function.__name__, intrinsics)) from None
+        self._end_epoch()
+        self._divergences |= dict.fromkeys(sorted(block.divergences, key=lambda each: each.line))
+
+    def _where(self, kernel: str, intrinsics: Intrinsics) -> str:
+        at = intrinsics.blockIdx
+        return f"{kernel}, block {short((at.x, at.y, at.z))}, thread {short(self._at[self._thread])}"
+
+    # What the block's threads report while they run.
+
+    def _enter(self, intrinsics: Intrinsics) -> Callable[[int], None]:
+        at, memory, enter_thread, warp_syncs = self._at, self._memory, intrinsics.enter_thread, self._warp_syncs
+        block = self._block
+
+        def enter(thread: int) -> None:
+            self._thread = thread
+            enter_thread(thread, at[thread])
+            memory.run_thread(thread)
+            memory.log.begin_turn(block, self._epoch, thread, len(warp_syncs[block, thread // WARP_SIZE]))
+
+        return enter
+
+    def _end_epoch(self) -> None:
+        """All threads are at the block's barrier: what they stored is seen, and later accesses come after it."""
+        self._memory.commit_all(self._in_turn)
+        self._epoch += 1
+
+    def _warp_synced(self, warp: int, mask: int) -> None:
+        self._memory.commit(self._in_turn([warp * WARP_SIZE + lane for lane in range(WARP_SIZE) if mask >> lane & 1]))
+        self._warp_syncs[self._block, warp].append(mask)
+
+    def _recorder(self, first: int) -> tuple[Callable[[int, Any], bool], Callable[[int, Any], Any]]:
+        """``test`` and ``trips`` of a function whose branches are numbered from ``first`` on."""
+        note_test, note_outcome = self._memory.log.tests.append, self._memory.log.outcomes.append
+        tests = self._tests
+
+        def test(branch: int, outcome: Any) -> bool:
+            truth = bool(outcome)
+            note_test(first + branch)
+            note_outcome(truth)
+            key = (self._thread, first + branch)
+            tests[key] += 1
+            if tests[key] > MOST_TESTS:
+                raise Deadlock(f"the thread came {MOST_TESTS} times to one test: what it waits for does not come")
+            return truth
+
+        def trips(branch: int, iterable: Any) -> Any:
+            if isinstance(iterable, range):
+                note_test(first + branch)
+                note_outcome(len(iterable))
+            return iterable
+
+        return test, trips
+
+    # When all blocks have ended.
+
+    def _report(self, program: Program, typing: Typing, refused: tuple[lint.Refused, ...]) -> Report:
+        log = read_log(self._memory.log, self._memory, program.codes)
+        reading = Reading(log, self._memory.segments, self._grid, self._shape)
+        moved = map(reading.traffic, traffic.traffic(log))
+        return Report(
+            kernel=self._kernel.py_func.__name__,
+            grid=self._grid,
+            block=self._shape,
+            order=self._order,
+            late_stores=self._memory.late_stores,
+            variables=typing.variables,
+            float64=typing.float64,
+            refused=refused,
+            races=tuple(map(reading.race, races.races(log, self._warp_syncs))),
+            divergences=tuple(self._divergences),
+            unwritten=tuple(map(reading.unwritten, races.unwritten(log))),
+            traffic=tuple(sorted(moved, key=lambda each: (each.line, each.array, each.kind))),
+            split_branches=self._split_branches(program),
+            global_reads_per_thread=traffic.accesses_per_thread(log, (READ, ATOMIC)),
+            global_writes_per_thread=traffic.accesses_per_thread(log, (WRITE, ATOMIC)),
+            float_operations=_operations(program, typing),
+            accesses=log,
+            segment_names=tuple(each.arrays[0][0] for each in self._memory.segments),
+        )
+
+    def _split_branches(self, program: Program) -> tuple[SplitBranch, ...]:
+        split = sorted(traffic.split_warps(*read_tests(self._memory.log)).items())
+        branches = [(program.branches[number], times) for number, times in split]
+        return tuple(SplitBranch(branch.line, branch.what, times) for branch, times in branches)
+
+
+def _operations(program: Program, typing: Typing) -> int:
+    """Operations on floats of all threads: those of each line, as often as its suite was entered."""
+    return sum(
+        hits * sum(typing.float_operations.get((suite.file, line), 0) for line in suite.lines)
+        for suite, hits in program.hits()
+    )
+
+
+def _noted(error: Exception, codes: dict[int, CodeType], where: str) -> Exception:
+    """The error with the student's frames alone in its traceback, and a note of where it happened, with values."""
+    frames = []
+    trace = error.__traceback__
+    while trace is not None:
+        if id(trace.tb_frame.f_code) in codes:
+            frames.append(trace)
+        trace = trace.tb_next
+    chain: TracebackType | None = None
+    for each in reversed(frames):
+        chain = TracebackType(chain, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    note = f"in {where}"
+    if frames:
+        values = frames[-1].tb_frame.f_locals
+        shown = [f"{name} = {value}" for name, value in values.items() if isinstance(value, int | float | np.generic)]
+        note += f", line {frames[-1].tb_lineno}: {', '.join(shown)}"
+    error.add_note(note)
+    return error.with_traceback(chain)

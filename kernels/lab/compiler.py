@@ -1,0 +1,51 @@
+"""What the lab takes from numba's insides, from the package ``numba-cuda`` where that stands for ``numba.cuda``."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FunctionType, SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from numba.core import types as numba_types
+from numba.core.errors import NumbaError
+from numba.cuda.compiler import compile_cuda
+from numba.cuda.dispatcher import CUDADispatcher
+from numba.np import numpy_support
+
+try:
+    from numba.cuda.core import ir
+    from numba.cuda.core.errors import NumbaError as NumbaCudaError
+except ModuleNotFoundError:
+    from numba.core import ir
+
+    NumbaCudaError = NumbaError
+
+types: Any = numba_types
+as_dtype: Any = numpy_support.as_dtype
+from_dtype: Any = numpy_support.from_dtype
+
+COMPUTE_CAPABILITY = (8, 0)
+"""The types do not depend on it, but the compiler wants one."""
+ERRORS = (NumbaError, NumbaCudaError)
+"""What the compiler raises for a kernel that it refuses."""
+
+__all__ = ["ERRORS", "CUDADispatcher", "as_dtype", "compiled_types", "from_dtype", "ir", "types"]
+
+
+def compiled_types(function: FunctionType, signature: tuple[Any, ...], is_kernel: bool) -> Any:
+    """numba's annotation of a function with the types of all its variables, for arguments of these types.
+
+    Raises one of ERRORS.
+    """
+    with _device():
+        return compile_cuda(
+            function, types.void if is_kernel else None, signature, cc=COMPUTE_CAPABILITY
+        ).type_annotation
+
+
+@contextmanager
+def _device() -> Iterator[None]:
+    """Device functions are compiled for "the current device" while their caller is: stand in for it."""
+    device = SimpleNamespace(compute_capability=COMPUTE_CAPABILITY)
+    with patch("numba.cuda.dispatcher.get_current_device", lambda: device):
+        yield

@@ -1,0 +1,125 @@
+"""A function's code with its branches and suites counted: what a warp does at a branch, and how often lines run.
+
+Statements keep their file and lines, so a traceback shows the student's own text.
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType, FunctionType
+
+from kernels.lab.source import definition
+
+TEST, TRIPS, HITS = "__lab_test__", "__lab_trips__", "__lab_hits__"
+"""Names that counted code finds in its globals: ``test(branch, outcome)`` returns the outcome as a bool,
+``trips(branch, iterable)`` the iterable, and ``hits`` is a list with a counter for each suite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A test of an ``if``, ``while`` or conditional expression, or the number of a ``for`` loop's trips."""
+
+    function: str
+    line: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """An indented run of statements: all of its lines run when it is entered, unless something leaves it early."""
+
+    file: str
+    lines: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A function's counted code. Branches and suites are numbered from 0 in it."""
+
+    code: CodeType
+    branches: tuple[Branch, ...]
+    suites: tuple[Suite, ...]
+
+
+@lru_cache(maxsize=256)
+def counted(function: FunctionType) -> Counted:
+    """The function's code, with its branches and suites counted. Raises LabError where its source is not at hand."""
+    file = function.__code__.co_filename
+    node = definition(function)
+    node.decorator_list = []
+    counter = _Counter(file, function.__name__)
+    code = _compiled_within(counter.visit(node), function.__code__.co_freevars, file)
+    return Counted(code, tuple(counter.branches), tuple(counter.suites))
+
+
+def _compiled_within(function: ast.FunctionDef, free: tuple[str, ...], file: str) -> CodeType:
+    """The function's code, compiled where the names in ``free`` are an enclosing function's."""
+    outer = ast.parse("def enclosing(): pass").body[0]
+    assert isinstance(outer, ast.FunctionDef)
+    binds: list[ast.stmt] = [ast.Assign([ast.Name(name, ast.Store())], ast.Constant(None)) for name in free]
+    outer.body = [*binds, function]
+    module = ast.fix_missing_locations(ast.Module([outer], []))
+    code = compile(module, file, "exec", dont_inherit=True)
+    for name in ("enclosing", function.name):
+        code = next(c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name)
+    return code
+
+
+class _Counter(ast.NodeTransformer):
+    """Wraps the tests of branches, and counts at the head of each suite how often it is entered."""
+
+    def __init__(self, file: str, function: str) -> None:
+        self.branches: list[Branch] = []
+        self.suites: list[Suite] = []
+        self._file, self._function = file, function
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        self.generic_visit(node)
+        node.body = self._headed(node.body)
+        return node
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        self.generic_visit(node)
+        node.test = self._noted(TEST, node.test, "if")
+        node.body, node.orelse = self._headed(node.body), node.orelse and self._headed(node.orelse)
+        return node
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        self.generic_visit(node)
+        node.test = self._noted(TEST, node.test, "if")
+        return node
+
+    def visit_While(self, node: ast.While) -> ast.AST:
+        self.generic_visit(node)
+        node.test = self._noted(TEST, node.test, "while")
+        node.body = self._headed(node.body)
+        return node
+
+    def visit_For(self, node: ast.For) -> ast.AST:
+        self.generic_visit(node)
+        node.iter = self._noted(TRIPS, node.iter, "for")
+        node.body = self._headed(node.body)
+        return node
+
+    def _noted(self, how: str, value: ast.expr, what: str) -> ast.expr:
+        self.branches.append(Branch(self._function, value.lineno, what))
+        call = ast.Call(ast.Name(how, ast.Load()), [ast.Constant(len(self.branches) - 1), value], [])
+        return ast.copy_location(call, value)
+
+    def _headed(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        lines = sorted({line for statement in body for line in _own_lines(statement)})
+        self.suites.append(Suite(self._file, tuple(lines)))
+        hit = ast.parse(f"{HITS}[{len(self.suites) - 1}] += 1").body[0]
+        for node in ast.walk(hit):
+            ast.copy_location(node, body[0])
+        return [hit, *body]
+
+
+def _own_lines(statement: ast.stmt) -> Iterator[int]:
+    """Lines of a statement that belong to no suite within it."""
+    inner = [
+        part for field in ("body", "orelse") for part in getattr(statement, field, []) if isinstance(part, ast.stmt)
+    ]
+    first_inner = min((part.lineno for part in inner), default=(statement.end_lineno or statement.lineno) + 1)
+    return iter(range(statement.lineno, max(first_inner, statement.lineno + 1)))

@@ -1,0 +1,99 @@
+"""Numbers as a GPU has them: integers that wrap when they are kept, floats that overflow to infinity."""
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from math import prod
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Convert = Callable[[Any], Any]
+
+_NAMES_IN_NUMPY = {"pow": "power", "acos": "arccos", "asin": "arcsin", "atanh": "arctanh", "acosh": "arccosh"}
+"""Functions of ``math`` that raise errors and have another name in numpy."""
+
+
+class Integer:
+    """Conversion to an integer type, to a plain int. Integers wrap; floats are cut off and saturate, NaN becomes 0.
+
+    So says the PTX ISA of ``cvt`` from floating point to integers.
+    """
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self.dtype = dtype
+        self._least, self._most = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+
+    def __call__(self, value: Any) -> int:
+        """The integer that is kept."""
+        if not isinstance(value, int | np.integer):
+            return self._saturated(value)
+        number = int(value)
+        if self._least <= number <= self._most:
+            return number
+        return (number - self._least) % (self._most - self._least + 1) + self._least
+
+    def _saturated(self, value: Any) -> int:
+        if math.isnan(value):
+            return 0
+        return int(min(max(value, self._least), self._most))
+
+
+@lru_cache
+def conversion(dtype: np.dtype[Any]) -> Convert:
+    """What makes of a value what an array of this type keeps."""
+    if dtype.kind in "iu":
+        return Integer(dtype)
+    return bool if dtype.kind == "b" else dtype.type
+
+
+def poisoned(shape: Any, dtype: Any) -> NDArray[Any]:
+    """An array of NaN, or of -1 or large numbers where the type has no NaN."""
+    size = prod(shape) if isinstance(shape, tuple) else int(shape)
+    values = np.full(size * np.dtype(dtype).itemsize, 255, np.uint8).view(np.dtype(dtype))
+    return np.asarray(values.reshape(shape))
+
+
+def poison_like(value: Any) -> Any:
+    """What stands for a value that is undefined: NaN, or -1 for integers."""
+    return -1 if isinstance(value, int | np.integer) else type(value)("nan")
+
+
+class GpuMath(SimpleNamespace):
+    """The module ``math`` as kernels have it: float32 stays float32, and there are infinities instead of errors."""
+
+    def __init__(self) -> None:
+        functions = {name: value for name, value in vars(math).items() if callable(value) and name[0] != "_"}
+        super().__init__(**vars(math) | {name: _without_errors(name, value) for name, value in functions.items()})
+
+
+def _without_errors(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    in_numpy: Any = getattr(np, _NAMES_IN_NUMPY.get(name, name), None)
+
+    def called(*arguments: Any) -> Any:
+        try:
+            value = function(*arguments)
+        except (OverflowError, ValueError):
+            if in_numpy is None:
+                raise
+            value = in_numpy(*map(float, arguments))
+        kind = type(arguments[0]) if arguments else float
+        return kind(value) if issubclass(kind, np.floating) and isinstance(value, float) else value
+
+    return called
+
+
+class GpuNumpy:
+    """The module ``numpy`` as kernels have it: calling an integer type gives a plain int, which overflows nowhere."""
+
+    def __getattr__(self, name: str) -> Any:
+        return plain(getattr(np, name))
+
+
+def plain(value: Any) -> Any:
+    """The conversion in place of one of numpy's integer or boolean types; anything else as it is."""
+    if isinstance(value, type) and issubclass(value, np.integer | np.bool_) and value not in (np.integer,):
+        return conversion(np.dtype(value))
+    return value

@@ -1,0 +1,31 @@
+"""In which order threads take turns, and how threads and blocks are numbered."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import Literal
+
+from kernels.lab.source import LabError
+
+Order = Literal["ascending", "descending"] | int
+"""In which order threads take turns; a number seeds a random one."""
+InTurn = Callable[[list[int]], Sequence[int]]
+"""Puts threads, given in ascending order, in the order in which they take turns."""
+
+
+def in_turn(order: Order) -> InTurn:
+    """Raises LabError for an order that is neither a name nor a seed."""
+    if order == "ascending":
+        return lambda threads: threads
+    if order == "descending":
+        return lambda threads: threads[::-1]
+    if not isinstance(order, int):
+        raise LabError(f"the order {order!r} is unknown; use ascending, descending, or a number as seed")
+    generator = random.Random(order)
+    return lambda threads: generator.sample(threads, len(threads))
+
+
+def indices(shape: tuple[int, int, int]) -> Iterator[tuple[int, int, int]]:
+    """(x, y, z) of all threads of a block, or blocks of a grid, in the order of their numbers: x first."""
+    for z, y, x in product(*map(range, reversed(shape))):
+        yield x, y, z

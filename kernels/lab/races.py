@@ -1,0 +1,136 @@
+"""Accesses to one cell that nothing orders, and reads of cells that nobody wrote."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.lab.accesses import Accesses, Column, by_group, group_numbers
+from kernels.lab.block import WARP_SIZE
+from kernels.lab.memory import ATOMIC, READ, WRITE, Space
+
+MOST_PARTNERS = 64
+"""A cell's accesses are compared with this many that write; one race of a cell is enough to report."""
+
+Mask = NDArray[np.bool_]
+Unordered = Callable[[int, int], bool]
+WarpSyncs = Mapping[tuple[int, int], Sequence[int]]
+"""(block, warp) to the lane masks of its ``syncwarp`` calls, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows of the log that show one fault, and on how many cells the same places in the source show it."""
+
+    rows: tuple[int, ...]
+    cells: int
+
+
+def races(log: Accesses, warp_syncs: WarpSyncs) -> list[Found]:
+    """Pairs of accesses to a cell by two threads, at least one a plain store, that no barrier orders.
+
+    A barrier orders a block's threads, a ``syncwarp`` the lanes of its mask; between blocks nothing does. Two atomics
+    never race with each other. One pair is given for each pair of places.
+    """
+    pairs = [*_within_blocks(log, warp_syncs), *_across_blocks(log)]
+    found: dict[tuple[tuple[int, int], ...], Found] = {}
+    for pair in pairs:
+        places = tuple(sorted((int(log.place[row]), int(log.kind[row])) for row in pair))
+        before = found.get(places, Found(pair, 0))
+        found[places] = Found(before.rows, before.cells + 1)
+    return list(found.values())
+
+
+def _within_blocks(log: Accesses, warp_syncs: WarpSyncs) -> Iterator[tuple[int, int]]:
+    rows = np.flatnonzero(log.space <= Space.SHARED)
+    some = log.take(rows)
+    cells = group_numbers(some.block, some.epoch, some.cell)
+    for cell in _suspects(some, rows, cells, some.thread):
+        pair = _first_pair(log, cell, lambda one, other: _unordered(log, one, other, warp_syncs))
+        if pair is not None:
+            yield pair
+
+
+def _across_blocks(log: Accesses) -> Iterator[tuple[int, int]]:
+    rows = np.flatnonzero(log.space == Space.GLOBAL)
+    some = log.take(rows)
+    for cell in _suspects(some, rows, group_numbers(some.cell), some.block):
+        pair = _first_pair(log, cell, lambda one, other: bool(log.block[one] != log.block[other]))
+        if pair is not None:
+            yield pair
+
+
+def _suspects(some: Accesses, rows: Column, cells: Column, who: Column) -> Iterator[Column]:
+    """Rows of each cell that more than one touches, with a plain store among them or an atomic beside a plain read."""
+    if not len(rows):
+        return
+    count = int(cells.max()) + 1
+    stored, plain = np.zeros(count, bool), np.zeros(count, bool)
+    stored[cells[some.kind != READ]] = True
+    plain[cells[some.kind != ATOMIC]] = True
+    someone = np.zeros(count, np.int64)
+    someone[cells] = who
+    several = np.zeros(count, bool)
+    several[cells[who != someone[cells]]] = True
+    chosen = np.flatnonzero((stored & plain & several)[cells])
+    for group in by_group(group_numbers(cells[chosen])):
+        yield rows[chosen[group]]
+
+
+def _first_pair(log: Accesses, cell: Column, unordered: Unordered) -> tuple[int, int] | None:
+    """The first two conflicting accesses among a cell's rows."""
+    writers = [int(row) for row in cell if log.kind[row] != READ][:MOST_PARTNERS]
+    for one in map(int, cell):
+        for other in writers:
+            alike = log.kind[one] == log.kind[other]
+            if not (alike and log.kind[one] in (READ, ATOMIC)) and unordered(one, other):
+                return min(one, other), max(one, other)
+    return None
+
+
+def _unordered(log: Accesses, one: int, other: int, warp_syncs: WarpSyncs) -> bool:
+    """Whether no ``syncwarp`` orders two accesses between the same barriers of a block."""
+    first, second = int(log.thread[one]), int(log.thread[other])
+    if first == second:
+        return False
+    if first // WARP_SIZE != second // WARP_SIZE:
+        return True
+    earlier, later = sorted((int(log.warp_sync[one]), int(log.warp_sync[other])))
+    lanes = 1 << first % WARP_SIZE | 1 << second % WARP_SIZE
+    between = warp_syncs.get((int(log.block[one]), first // WARP_SIZE), ())[earlier:later]
+    return not any(mask & lanes == lanes for mask in between)
+
+
+def unwritten(log: Accesses) -> list[Found]:
+    """Reads of shared and local cells that nobody had written: no write before them, and none that races with them.
+
+    One read is given for each place.
+    """
+    rows = np.flatnonzero((log.space == Space.SHARED) | (log.space == Space.LOCAL))
+    some = log.take(rows)
+    if not len(some):
+        return []
+    cells = group_numbers(some.block, some.cell)
+    first_write = np.full(int(cells.max()) + 1, len(log), np.int64)
+    writes = some.kind == WRITE
+    np.minimum.at(first_write, cells[writes], rows[writes])
+    early = (some.kind != WRITE) & (rows < first_write[cells])
+    found: dict[int, Found] = {}
+    for row in map(int, rows[early & ~_races_with_a_write(some, cells, early)]):
+        before = found.get(int(log.place[row]), Found((row,), 0))
+        found[int(log.place[row])] = Found(before.rows, before.cells + 1)
+    return list(found.values())
+
+
+def _races_with_a_write(some: Accesses, cells: Column, early: Mask) -> Mask:
+    """For each row, whether it reads early what another thread writes before the next barrier."""
+    in_epoch = group_numbers(cells, some.epoch)
+    count = int(in_epoch.max()) + 1
+    least, most = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, np.int64)
+    writes = some.kind == WRITE
+    np.minimum.at(least, in_epoch[writes], some.thread[writes])
+    np.maximum.at(most, in_epoch[writes], some.thread[writes])
+    written = most[in_epoch] >= 0
+    of_another = (least[in_epoch] != some.thread) | (most[in_epoch] != some.thread)
+    return np.asarray(early & written & of_another)

@@ -1,0 +1,582 @@
+"""The kernel lab finds each kind of bug that a kernel can have, and names the place, the threads and the cells."""
+
+import inspect
+import re
+
+import numpy as np
+import pytest
+from numba import cuda, float32, int32
+
+from kernels import lab
+
+X = np.arange(1, 65, dtype=np.float32)
+
+
+def line_with(kernel, text):
+    """The line of the kernel's file in which a text stands."""
+    lines, first = inspect.getsourcelines(kernel.py_func)
+    return first + next(number for number, line in enumerate(lines) if text in line)
+
+
+def report_of(kernel, grid, block, *arguments, **how):
+    with lab.check(**how) as reports:
+        kernel[grid, block](*arguments)
+    return reports[0]
+
+
+# Races
+
+
+@cuda.jit
+def shift_left(x, out):
+    s = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    s[t] = x[t]
+    out[t] = s[t + 1 if t < 63 else 0]  # the neighbour to the right, and no barrier
+
+
+@cuda.jit
+def shift_right(x, out):
+    s = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    s[t] = x[t]
+    out[t] = s[t - 1 if t > 0 else 63]  # the neighbour to the left, and no barrier
+
+
+@pytest.mark.parametrize("late_stores", [True, False])
+@pytest.mark.parametrize("order", ["ascending", "descending", 7])
+@pytest.mark.parametrize("kernel", [shift_left, shift_right])
+def test_a_missing_barrier_before_the_neighbours_cell_is_read_is_a_race_in_every_order(kernel, order, late_stores):
+    report = report_of(kernel, 1, 64, X, np.zeros_like(X), order=order, late_stores=late_stores)
+    (race,) = report.races
+    assert {race.first.line, race.second.line} == {line_with(kernel, "s[t] ="), line_with(kernel, "out[t] =")}
+    assert {race.first.kind, race.second.kind} == {"read", "write"}
+    assert race.cells == 64
+    assert not report.unwritten, "it is a race, and not a cell that nobody writes"
+    with pytest.raises(lab.Fault, match=r"race on s\[\d+\] \(and 63 more cells\).*no barrier between them"):
+        report.check()
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", 7])
+def test_with_late_stores_a_missing_barrier_gives_a_wrong_result_in_every_order(order):
+    out = np.zeros_like(X)
+    report_of(shift_left, 1, 64, X, out, order=order)
+    assert np.isnan(out).all()
+
+
+@cuda.jit
+def tile_without_first_barrier(x, out):
+    s = cuda.shared.array(32, float32)
+    t = cuda.threadIdx.x
+    total = float32(0)
+    for tile in range(2):
+        s[t] = x[tile * 32 + t]
+        for k in range(32):
+            total += s[k]
+        cuda.syncthreads()
+    out[t] = total
+
+
+@cuda.jit
+def tile_without_last_barrier(x, out):
+    s = cuda.shared.array(32, float32)
+    t = cuda.threadIdx.x
+    total = float32(0)
+    for tile in range(2):
+        s[t] = x[tile * 32 + t]
+        cuda.syncthreads()
+        for k in range(32):
+            total += s[k]
+    out[t] = total
+
+
+@pytest.mark.parametrize("kernel", [tile_without_first_barrier, tile_without_last_barrier])
+def test_a_missing_barrier_before_or_after_a_tile_is_a_race_of_its_load_and_its_use(kernel):
+    (race,) = report_of(kernel, 1, 32, X, np.zeros(32, np.float32)).races
+    assert {race.first.line, race.second.line} == {line_with(kernel, "s[t] ="), line_with(kernel, "total += s[k]")}
+    assert race.cell.startswith("s[")
+    assert race.cells >= 32
+
+
+@cuda.jit
+def add_up_plainly(x, out):
+    out[0] += x[cuda.grid(1)]
+
+
+def test_adding_to_one_cell_is_a_lost_update():
+    out = np.zeros(1, np.float32)
+    report = report_of(add_up_plainly, 1, 64, X, out)
+    assert out[0] == 64, "with late stores every thread adds to the first value, and the last one stays"
+    assert {race.cell for race in report.races} == {"out[0]"}
+    assert any(race.lost_update for race in report.races)
+    assert re.search(r"lost update of out\[0\].*cuda\.atomic", str(report))
+
+
+@cuda.jit
+def last_block_wins(out):
+    if cuda.threadIdx.x == 0:
+        out[0] = cuda.blockIdx.x
+
+
+def test_blocks_that_write_one_cell_race():
+    (race,) = report_of(last_block_wins, 3, 32, np.zeros(1, np.int64)).races
+    assert race.first.block != race.second.block
+    assert race.first.thread == race.second.thread == (0, 0, 0)
+    assert "nothing orders two blocks" in str(race)
+
+
+@cuda.jit
+def read_beside_an_atomic(count, out):
+    cuda.atomic.add(count, 0, 1)
+    out[cuda.grid(1)] = count[0]
+
+
+def test_an_atomic_races_with_a_plain_read():
+    (race,) = report_of(read_beside_an_atomic, 1, 2, np.zeros(1, np.int64), np.zeros(2, np.int64)).races
+    assert {race.first.kind, race.second.kind} == {"atomic", "read"}
+
+
+@cuda.jit
+def lanes_without_syncwarp(x, out):
+    s = cuda.shared.array(32, float32)
+    t = cuda.threadIdx.x
+    s[t] = x[t]
+    cuda.syncwarp(0x0000FFFF if t < 16 else 0xFFFF0000)
+    out[t] = s[31 - t]  # a lane of the other half
+
+
+def test_a_syncwarp_orders_only_the_lanes_of_its_mask():
+    (race,) = report_of(lanes_without_syncwarp, 1, 32, X[:32], np.zeros(32, np.float32)).races
+    assert race.first.thread[0] // 16 != race.second.thread[0] // 16
+
+
+@cuda.jit
+def in_place(x, out):
+    i = cuda.grid(1)
+    if i + 1 < x.shape[0]:
+        out[i] = x[i + 1]
+
+
+def test_arrays_that_overlap_race_with_each_other():
+    values = X.copy()
+    assert not report_of(in_place, 1, 64, values, np.zeros_like(X)).races
+    (race,) = report_of(in_place, 1, 64, values, values).races
+    assert (race.first.line, race.second.line) == (line_with(in_place, "out[i] ="),) * 2
+
+
+# Barriers, shuffles and votes
+
+
+@cuda.jit
+def barrier_in_a_branch(out):
+    t = cuda.threadIdx.x
+    if t < 10:
+        cuda.syncthreads()  # the first
+    out[t] = t
+
+
+def test_a_barrier_in_a_divergent_branch_is_named_with_who_came_and_who_did_not():
+    (found,) = report_of(barrier_in_a_branch, 1, 32, np.zeros(32, np.int64)).divergences
+    assert (found.line, found.waiting, found.examples) == (line_with(barrier_in_a_branch, "the first"), 10, (0, 1, 2))
+    assert found.elsewhere == ((0, 22, (10, 11, 12)),)
+
+
+@cuda.jit
+def two_barriers(out):
+    t = cuda.threadIdx.x
+    if t % 2:
+        cuda.syncthreads()  # odd
+    else:
+        cuda.syncthreads()  # even
+    out[t] = t
+
+
+def test_threads_at_different_barriers_are_a_divergence():
+    (found,) = report_of(two_barriers, 1, 8, np.zeros(8, np.int64)).divergences
+    assert (found.line, found.elsewhere) == (
+        line_with(two_barriers, "# odd"),
+        ((line_with(two_barriers, "# even"), 4, (0, 2, 4)),),
+    )
+
+
+@cuda.jit
+def shuffle_of_half(x, out):
+    t = cuda.threadIdx.x
+    if t < 16:
+        out[t] = cuda.shfl_down_sync(0xFFFFFFFF, x[t], 16)
+
+
+def test_a_shuffle_with_absent_lanes_is_named_and_gives_no_number():
+    out = np.zeros(32, np.float32)
+    report = report_of(shuffle_of_half, 1, 32, X[:32], out)
+    (found,) = report.divergences
+    assert (found.line, found.waiting) == (line_with(shuffle_of_half, "shfl_down_sync"), 16)
+    assert "shfl_down_sync with mask 0xffffffff" in str(report)
+    assert "16 were absent or had ended (threads 16, 17, 18" in str(report)
+    assert np.isnan(out[:16]).all()
+
+
+@cuda.jit
+def shuffle_against_barrier(x, out):
+    t = cuda.threadIdx.x
+    if t < 16:
+        out[t] = cuda.shfl_down_sync(0xFFFFFFFF, x[t], 8)
+    else:
+        cuda.syncthreads()
+
+
+def test_lanes_that_wait_for_lanes_at_a_barrier_wait_for_ever():
+    with pytest.raises(lab.Deadlock, match=r"at shfl_down_sync in line \d+; .*16, 17, 18.* at syncthreads in line \d+"):
+        report_of(shuffle_against_barrier, 1, 32, X[:32], np.zeros(32, np.float32))
+
+
+@cuda.jit
+def wrong_mask(out):
+    t = cuda.threadIdx.x
+    out[t] = cuda.ballot_sync(0x0000FFFF, t % 2 == 0)
+
+
+def test_a_lane_that_the_mask_does_not_name_is_a_divergence():
+    (found,) = report_of(wrong_mask, 1, 32, np.zeros(32, np.int64)).divergences
+    assert found.line == line_with(wrong_mask, "ballot_sync")
+
+
+@cuda.jit
+def wait_for_the_next_block(flags):
+    b = cuda.blockIdx.x
+    cuda.atomic.add(flags, b, 1)
+    while b == 0 and cuda.atomic.add(flags, 1, 0) == 0:
+        pass
+
+
+@cuda.jit
+def spin_on_a_plain_read(flags):
+    b = cuda.blockIdx.x
+    while b == 0 and flags[1] == 0:
+        pass
+    flags[b] = 1
+
+
+def test_a_spin_on_another_block_is_an_error_and_no_hang():
+    with pytest.raises(lab.Deadlock, match=r"thread 0 went on with atomic alone .* in line \d+") as raised:
+        report_of(wait_for_the_next_block, 2, 1, np.zeros(2, np.int64))
+    assert str(line_with(wait_for_the_next_block, "while")) in str(raised.value)
+
+
+def test_a_spin_on_a_plain_read_is_an_error_and_no_hang(monkeypatch):
+    monkeypatch.setattr("kernels.lab.checked.MOST_TESTS", 1000)
+    with pytest.raises(lab.Deadlock, match="came 1000 times to one test"):
+        report_of(spin_on_a_plain_read, 2, 1, np.zeros(2, np.int64))
+
+
+# Bounds and values
+
+
+@cuda.jit
+def difference(x, out):
+    i = cuda.grid(1)
+    out[i] = x[i + 1] - x[i]
+
+
+@cuda.jit
+def difference_to_the_left(x, out):
+    i = cuda.grid(1)
+    out[i] = x[i] - x[i - 1]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (difference, r"x\[64\] of shape \(64,\): it has no such element"),
+        (difference_to_the_left, r"x\[-1\] of shape \(64,\): a negative index counts from the end"),
+    ],
+)
+def test_one_step_beyond_either_end_is_an_error_at_the_students_line_with_thread_and_values(kernel, message):
+    with pytest.raises(lab.OutOfBounds, match=message) as raised:
+        report_of(kernel, 2, 32, X, np.zeros_like(X))
+    at = 31 if kernel is difference else 0
+    (note,) = raised.value.__notes__
+    line = line_with(kernel, "out[i] =")
+    assert note.startswith(f"in {kernel.py_func.__name__}, block {at // 31}, thread {at}, line {line}: i = ")
+    frames = [entry for entry in raised.traceback if entry.path.name == "test_kernel_lab.py"]
+    assert frames[-1].lineno + 1 == line
+    assert raised.traceback[-1] is not None
+    assert raised.traceback[-1].path.name == "test_kernel_lab.py", "the lab's own frames are left out"
+
+
+@cuda.jit
+def local_beyond(out):
+    mine = cuda.local.array(4, int32)
+    for k in range(5):
+        mine[k] = k
+    out[0] = mine[0]
+
+
+def test_a_local_array_has_bounds_too():
+    with pytest.raises(lab.OutOfBounds, match=r"mine\[4\] of shape \(4,\)"):
+        report_of(local_beyond, 1, 1, np.zeros(1, np.int64))
+
+
+@cuda.jit
+def half_a_tile(x, out):
+    s = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    if t < 32:
+        s[t] = x[t]
+    cuda.syncthreads()
+    out[t] = s[t]
+
+
+@cuda.jit
+def local_unwritten(out):
+    mine = cuda.local.array(4, float32)
+    mine[0] = float32(1)
+    out[cuda.grid(1)] = mine[0] + mine[3]
+
+
+def test_a_shared_cell_that_nobody_wrote_is_named_once_for_its_place():
+    for _ in range(3):  # CPython rewrites instructions that run often
+        (found,) = report_of(half_a_tile, 2, 64, X, np.zeros_like(X)).unwritten
+        assert (found.cell, found.times) == ("s[32]", 64)
+        assert (found.access.line, found.access.thread) == (line_with(half_a_tile, "out[t] ="), (32, 0, 0))
+
+
+def test_a_local_cell_that_nobody_wrote_is_named():
+    (found,) = report_of(local_unwritten, 1, 2, np.zeros(2, np.float32)).unwritten
+    assert (found.cell, found.times) == ("mine[3]", 2)
+
+
+# Types
+
+
+@cuda.jit
+def halve(x, out):
+    i = cuda.grid(1)
+    out[i] = x[i] * 0.5
+
+
+@cuda.jit
+def mean(x, out):
+    total = 0.0
+    for k in range(x.shape[0]):
+        total += x[k]
+    out[0] = total / float32(2)
+
+
+@cuda.jit
+def per_count(x, out):
+    i = cuda.grid(1)
+    out[i] = x[i] / x.shape[0]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "text", "expression"),
+    [
+        (halve, "* 0.5", "float32 * float64"),
+        (mean, "total = 0.0", "total = a Python float"),
+        (per_count, "/ x.shape", "float32 / int64"),
+    ],
+)
+def test_a_float64_born_in_a_float32_kernel_is_named_where_it_is_born(kernel, text, expression):
+    (born,) = report_of(kernel, 1, 1, X, np.zeros_like(X)).float64
+    assert (born.line, born.expression) == (line_with(kernel, text), expression)
+
+
+def test_a_kernel_that_is_given_float64_may_have_it():
+    assert not report_of(halve, 1, 64, X.astype(np.float64), np.zeros(64)).float64
+
+
+@cuda.jit(device=True)
+def scaled(value):
+    return value * 1.5
+
+
+@cuda.jit(device=True)
+def times(value, factor):
+    return value * factor
+
+
+@cuda.jit
+def calls_scaled(x, out):
+    out[cuda.grid(1)] = scaled(x[cuda.grid(1)])
+
+
+@cuda.jit
+def calls_times(x, out):
+    out[cuda.grid(1)] = times(x[cuda.grid(1)], 0.5)
+
+
+def test_a_float64_is_found_in_a_device_function_and_in_its_arguments():
+    (born,) = report_of(calls_scaled, 1, 64, X, np.zeros_like(X)).float64
+    assert (born.function, born.line) == ("scaled", line_with(scaled, "* 1.5"))
+    (passed,) = report_of(calls_times, 1, 64, X, np.zeros_like(X)).float64
+    assert (passed.function, passed.line) == ("calls_times", line_with(calls_times, "0.5"))
+
+
+def test_each_variables_type_is_shown():
+    variables = report_of(halve, 1, 64, X, np.zeros_like(X)).variables
+    assert variables == {"x": "array(float32, 1d, C)", "out": "array(float32, 1d, C)", "i": "int64"}
+
+
+@cuda.jit
+def large_product(blocks, out):
+    i = cuda.grid(1)
+    out[i] = blocks[i] * int32(100_000) + np.int32(5) * blocks[i]
+
+
+def test_a_product_of_int32_overflows_in_the_lab_as_little_as_on_a_gpu():
+    blocks, out = np.array([70_000, 2], np.int32), np.zeros(2, np.int64)
+    report = report_of(large_product, 1, 2, blocks, out)
+    report.check()
+    assert list(out) == [7_000_350_000, 200_010]
+    with lab.run():
+        large_product[1, 2](blocks, out)
+    assert list(out) == [7_000_350_000, 200_010]
+
+
+@cuda.jit
+def pythonic(x, out):
+    parts = [x[0], x[1]]
+    out[0] = sum(parts)
+    x[0] = f"{out[0]}"
+
+
+def test_a_list_a_sum_and_an_f_string_are_refused_by_name():
+    report = report_of(pythonic, 1, 1, X, np.zeros_like(X))
+    assert [(each.line, each.what) for each in report.refused] == [
+        (line_with(pythonic, "parts ="), "a list"),
+        (line_with(pythonic, "sum(parts)"), "sum()"),
+        (line_with(pythonic, "x[0] = f"), "an f-string"),
+    ]
+
+
+@cuda.jit(device=True)
+def total_of(x):
+    return sum(x)
+
+
+@cuda.jit
+def calls_total(x, out):
+    out[0] = total_of(x)
+
+
+def test_a_sum_in_a_device_function_is_refused():
+    (found,) = report_of(calls_total, 1, 1, X, np.zeros_like(X)).refused
+    assert (found.line, found.what) == (line_with(total_of, "sum(x)"), "sum()")
+
+
+@cuda.jit
+def undefined_attribute(x):
+    x.sort_of_thing = 3
+
+
+def test_what_the_compiler_refuses_is_an_error_of_one_sentence():
+    with pytest.raises(lab.LabError, match="undefined_attribute: the CUDA compiler refuses it"):
+        report_of(undefined_attribute, 1, 1, X)
+
+
+# Traffic
+
+
+@cuda.jit
+def by_columns(x, out):
+    i = cuda.grid(1)
+    for k in range(x.shape[1]):
+        out[i] += x[i, k]
+
+
+@cuda.jit
+def by_rows(x, out):
+    i = cuda.grid(1)
+    for k in range(x.shape[0]):
+        out[i] += x[k, i]
+
+
+def test_an_uncoalesced_access_moves_a_sector_for_each_lane():
+    square, out = np.ones((32, 32), np.float32), np.zeros(32, np.float32)
+    bad, good = report_of(by_columns, 1, 32, square, out), report_of(by_rows, 1, 32, square, out)
+    (access,) = [each for each in bad.traffic if each.array == "x"]
+    assert (access.line, access.accesses, access.sectors, access.ideal) == (
+        line_with(by_columns, "x[i, k]"),
+        32,
+        32 * 32,
+        32 * 4,
+    )
+    assert [cost for cost in bad.costs if "x moved 1024 sectors, and 128 hold" in cost]
+    assert not good.costs
+    assert (good.excess_sectors, bad.excess_sectors) == (0, 32 * 28)
+
+
+@cuda.jit
+def transpose(x, out):
+    s = cuda.shared.array((32, 32), float32)
+    t = cuda.threadIdx.x
+    for k in range(32):
+        s[k, t] = x[k, t]
+    cuda.syncthreads()
+    for k in range(32):
+        out[k, t] = s[t, k]
+
+
+def test_a_column_of_a_shared_tile_is_a_bank_conflict_of_32_turns():
+    square = np.arange(1024, dtype=np.float32).reshape(32, 32)
+    out = np.zeros_like(square)
+    report = report_of(transpose, 1, 32, square, out)
+    assert (out == square.T).all()
+    turns = {each.line: each.turns for each in report.traffic if each.shared}
+    assert turns == {line_with(transpose, "s[k, t] ="): 1, line_with(transpose, "= s[t, k]"): 32}
+    with pytest.raises(lab.Fault, match="bank conflict: 32, and the budget is 1"):
+        report.check(bank_conflict=1)
+
+
+@cuda.jit
+def copy(x, out):
+    i = cuda.grid(1)
+    out[i] = x[i]
+
+
+def test_budgets_count_the_accesses_of_one_thread():
+    report = report_of(copy, 2, 32, X, np.zeros_like(X))
+    report.check(global_reads_per_thread=1, global_writes_per_thread=1, sectors=16)
+    with pytest.raises(lab.Fault, match="global reads per thread: 1, and the budget is 0"):
+        report.check(global_reads_per_thread=0)
+    with pytest.raises(lab.LabError, match="no number speed to set a budget for"):
+        report.check(speed=1)
+
+
+def test_an_argument_that_starts_amid_a_sector_moves_one_more():
+    values = np.zeros(65, np.float32)
+    assert report_of(copy, 1, 32, values[:32], np.zeros_like(X)).sectors == 4 + 4
+    assert report_of(copy, 1, 32, values[1:33], np.zeros_like(X)).sectors == 5 + 4
+
+
+@cuda.jit
+def odd_lanes_differ(x, out):
+    i = cuda.grid(1)
+    if i % 2:
+        out[i] = x[i]
+    for k in range(i % 3):
+        out[i] += float32(k)
+    if i >= 32:
+        out[i] = x[i]
+
+
+def test_branches_and_loops_at_which_lanes_of_a_warp_disagree_are_counted():
+    split = report_of(odd_lanes_differ, 1, 64, X, np.zeros_like(X)).split_branches
+    assert [(each.line, each.what, each.times) for each in split] == [
+        (line_with(odd_lanes_differ, "i % 2"), "if", 2),
+        (line_with(odd_lanes_differ, "i % 3"), "for", 2),
+    ]
+
+
+@cuda.jit
+def axpy(a, x, y):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        y[i] = a * x[i] + y[i]
+
+
+def test_arithmetic_intensity_is_operations_over_bytes_moved():
+    report = report_of(axpy, 2, 64, np.float32(2), X, X.copy())
+    assert report.float_operations == 2 * 64
+    assert report.arithmetic_intensity == 128 / (3 * 64 * 4)
