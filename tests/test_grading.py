@@ -9,7 +9,7 @@ from toy_lesson import LIMITS, ROUNDS, SUBTRACTS, at_work
 
 from minillm.course.expectations import expectations
 from minillm.course.grades import Outcome
-from minillm.course.grading import grade, lab_job, skeleton_reports
+from minillm.course.grading import grade, lab_job
 from minillm.course.job import Job
 from minillm.course.mutants import judge_mutants
 from minillm.course.nursery import Nursery
@@ -38,7 +38,6 @@ COUNT = SKELETON[SKELETON.index("class Countdown") :]
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
     with at_work(tmp_path_factory.mktemp("toy"), mutants=[SUBTRACTS, ROUNDS]) as toy:
-        (toy.lesson.folder / "lab.py").write_text(SKELETON)
         list(judge_mutants(toy.lesson, toy.tests, LIMITS))
         yield toy
 
@@ -136,12 +135,6 @@ def test_a_lab_that_is_screened_out_earns_nothing_and_says_why(toy, text, why):
     assert (refused.earned, refused.points) == (0, 60)
 
 
-def test_skeletons_are_red_because_they_are_not_written_and_for_no_other_reason(toy):
-    reports = list(skeleton_reports(toy.lesson, toy.tests, LIMITS))
-    assert len(reports) == 5
-    assert [report.name for report in reports if report.outcome is not Outcome.NOT_WRITTEN] == []
-
-
 def test_the_debugger_runs_the_students_task_on_the_terminal(toy, due):
     lab = toy.lab(TOTAL + MEAN + COUNT)
     program = "import sys; from minillm.course.graded import main; sys.exit(main(sys.argv[1:]))"
@@ -203,7 +196,12 @@ SWINDLES = {
         print("last words")
         os._exit(0)
     """,
-    "is fine": "return 0",
+    "is fine": """
+        import ctypes
+
+        ctypes.CDLL(None).printf(b"from C\\n")
+        return 0
+    """,
     "dies again": """
         import os
 
@@ -271,6 +269,7 @@ def test_whatever_a_function_does_is_reported_for_its_test(swindles, name):
 
 def test_what_was_printed_before_a_death_is_shown_and_a_flood_is_cut(swindles):
     assert swindles["dies"].printed == "last words\n"
+    assert swindles["is fine"].printed == "from C\n"
     assert len(swindles["floods for ever"].printed) == 4000
 
 

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,22 +160,6 @@ def prove_grader(lesson: Lesson, due: Expectations, nursery: Nursery, limits: Li
             keep_newest(folder, "*", _KEPT)
             return
     raise Void(f"lesson {lesson.number} has no known wrong solution that runs, so nothing shows that its tests see any")
-
-
-def skeleton_reports(lesson: Lesson, tests: Path = TESTS, limits: Limits | None = None) -> Iterator[TestReport]:
-    """Every test of every task on the lesson's skeleton, the other tasks being the reference's.
-
-    Each should end as not written. Raises Void where the reference itself fails a test.
-    """
-    limits = limits or Limits()
-    with crew(lesson, tests.parent) as (nursery, pool):
-        due = expectations(lesson, tests, nursery, limits)
-        jobs = [
-            lab_job(lesson, lesson.folder / "lab.py", task.functions, due, due.tests[task.number])
-            for task in lesson.tasks
-        ]
-        for reports in pool.map(lambda job: run(job, nursery, limits), jobs):
-            yield from reports
 
 
 def debug(lesson: Lesson, lab: Path, tasks: Collection[int] | None = None, tests: Path = TESTS) -> int:
