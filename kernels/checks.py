@@ -1,5 +1,6 @@
 """What the kernels demand of their arguments, whatever they run on. Checking a call costs a few microseconds."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,9 @@ Floats = NDArray[Any]
 Ints = NDArray[np.int64]
 
 CACHE_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+GPU_DTYPES = (np.dtype(np.float16), np.dtype(np.float32))
+MAX_HEAD_DIM = 256
+"""The longest vector that the GPU kernels have registers and shared memory for."""
 
 
 def check_caches(k_cache: Floats, v_cache: Floats) -> None:
@@ -63,3 +67,65 @@ def check_attention(
             f"block_tables {block_tables.shape}, context_lens {context_lens.shape} and query_start {query_start.shape} "
             "must be [sequences, max_blocks], [sequences] and [sequences + 1]"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What can be asked of an array wherever it lies: looking at a GPU's elements would make it wait."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    contiguous: bool
+
+
+def described(array: Any) -> Described:
+    """An array of numpy's, of numba's on a device, or a torch tensor on either."""
+    device = getattr(array, "__cuda_array_interface__", None)
+    if device is None:
+        host = np.asarray(array)
+        return Described(host.shape, host.dtype, host.flags.c_contiguous)
+    shape, dtype = tuple(device["shape"]), np.dtype(device["typestr"])
+    strides, packed = device.get("strides"), dtype.itemsize
+    contiguous = True
+    for size, stride in zip(reversed(shape), reversed(strides or ()), strict=False):
+        contiguous &= size == 1 or stride == packed
+        packed *= size
+    return Described(shape, dtype, contiguous)
+
+
+def check_gpu_floats(dimensions: int, **arrays: Any) -> list[tuple[int, ...]]:
+    """Shapes of arrays with so many dimensions, each contiguous float16 or float32. TypeError or ValueError if not."""
+    shapes = []
+    for name, array in arrays.items():
+        found = described(array)
+        if found.dtype not in GPU_DTYPES:
+            raise TypeError(f"{name} is {found.dtype}; GPU kernels read float16 and float32, so convert it")
+        if len(found.shape) != dimensions or not found.contiguous:
+            raise ValueError(f"{name} {found.shape} must have {dimensions} dimensions and be contiguous")
+        shapes.append(found.shape)
+    return shapes
+
+
+def check_same(dimensions: int, **arrays: Any) -> tuple[int, ...]:
+    """The shape that all these arrays have. TypeError or ValueError if they differ or are no float16 or float32."""
+    shapes = check_gpu_floats(dimensions, **arrays)
+    if len(set(shapes)) != 1:
+        raise ValueError(f"{', '.join(arrays)} have shapes {', '.join(map(str, shapes))}; they must be alike")
+    return shapes[0]
+
+
+def check_rows(x: Any, out: Any) -> int:
+    """Rows of x ``[rows, columns]``, each with a place in out ``[rows]``. TypeError or ValueError if not."""
+    (rows, _), *_ = check_gpu_floats(2, x=x)
+    (places,), *_ = check_gpu_floats(1, out=out)
+    if rows != places:
+        raise ValueError(f"x has {rows} rows and out {places} places; give one for each row")
+    return rows
+
+
+def check_product(a: Any, b: Any, out: Any) -> tuple[int, int]:
+    """m and n of ``[m, n] = [m, k] [k, n]``. TypeError or ValueError if the matrices do not fit."""
+    (m, k), (also_k, n), result = check_gpu_floats(2, a=a, b=b, out=out)
+    if k != also_k or result != (m, n):
+        raise ValueError(f"a {(m, k)}, b {(also_k, n)} and out {result} must be [m, k], [k, n] and [m, n]")
+    return m, n
