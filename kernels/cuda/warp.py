@@ -1,0 +1,48 @@
+"""What the lanes of a warp do together: sums and maxima by shuffles, without memory and without a barrier."""
+
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+WARP = 32
+"""Lanes of a warp, on every NVIDIA GPU so far."""
+ALL_LANES = 0xFFFFFFFF
+MINUS_INFINITY: Any = np.float32(-np.inf)
+ZERO: Any = np.float32(0)
+
+
+# numba 0.68's own CUDA target cannot compile max and min, whose implementation takes any number of arguments; the
+# package numba-cuda can. These two work with both.
+
+
+@cuda.jit(device=True)
+def larger(a: float, b: float) -> float:
+    """``max(a, b)``."""
+    return a if a > b else b
+
+
+@cuda.jit(device=True)
+def smaller(a: float, b: float) -> float:
+    """``min(a, b)``."""
+    return a if a < b else b
+
+
+@cuda.jit(device=True)
+def warp_sum(value: float) -> float:
+    """The sum of all lanes' values, in every lane. All 32 lanes must come here together."""
+    offset = WARP // 2
+    while offset > 0:
+        value += cuda.shfl_xor_sync(ALL_LANES, value, offset)
+        offset //= 2
+    return value
+
+
+@cuda.jit(device=True)
+def warp_max(value: float) -> float:
+    """The largest of all lanes' values, in every lane. All 32 lanes must come here together."""
+    offset = WARP // 2
+    while offset > 0:
+        value = larger(value, cuda.shfl_xor_sync(ALL_LANES, value, offset))
+        offset //= 2
+    return value
