@@ -17,6 +17,7 @@ def notebooks(
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing: compare with the notebooks that are there.")
     ] = False,
+    limit: Annotated[float, typer.Option(min=1, help="Most seconds for one notebook.")] = 120,
 ) -> None:
     """Run the notebooks of lessons, and write them with their outputs.
 
@@ -29,7 +30,7 @@ def notebooks(
         )
     chosen = chosen_lessons(numbers)
     problems = [problem for lesson in chosen for problem in chapter_problems(lesson)]
-    problems += run_and_compare(chosen, check)
+    problems += run_and_compare(chosen, check, limit)
     for problem in problems:
         typer.echo(f"{shortened(problem.file)}:{problem.line}: {problem.text}", err=True)
     if problems:
@@ -48,7 +49,7 @@ def chosen_lessons(numbers: list[int] | None) -> list[Lesson]:
     return chosen
 
 
-def run_and_compare(chosen: list[Lesson], check: bool) -> list[Problem]:
+def run_and_compare(chosen: list[Lesson], check: bool, limit: float) -> list[Problem]:
     """Run the notebooks under a progress bar; write those that ran, or compare them with those that are there."""
     from minillm.course import notebooks as course  # needs packages of an extra
 
@@ -57,7 +58,7 @@ def run_and_compare(chosen: list[Lesson], check: bool) -> list[Problem]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("running cells", total=cells)
-        results = course.run(sources, lambda: progress.advance(bar))
+        results = course.run(sources, lambda: progress.advance(bar), limit)
     problems = []
     for source, result in results.items():
         if isinstance(result, course.NotebookFailed):

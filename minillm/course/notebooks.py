@@ -24,9 +24,8 @@ from nbformat import NotebookNode
 
 from minillm.course.prose import Problem
 
-TIME_LIMIT = 120.0
-"""Seconds for a whole notebook."""
 AT_ONCE = 2
+"""Notebooks that run beside each other."""
 
 _KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -77,9 +76,12 @@ def load(source: Path) -> NotebookNode:
 
 
 def run(
-    sources: Sequence[Path], cell_done: CellDone = lambda: None, limit: float = TIME_LIMIT
+    sources: Sequence[Path], cell_done: CellDone = lambda: None, limit: float = 120.0
 ) -> dict[Path, NotebookNode | NotebookFailed]:
-    """Run notebooks, ``AT_ONCE`` at a time, each for ``limit`` seconds at most. A failure ends only its notebook."""
+    """Run notebooks, ``AT_ONCE`` at a time, each with all its cells for ``limit`` seconds at most.
+
+    A failure ends only its notebook.
+    """
     return asyncio.run(_run_all(sources, cell_done, limit))
 
 
@@ -110,7 +112,26 @@ async def _run(source: Path, cell_done: CellDone, limit: float) -> NotebookNode:
     def failed(text: str) -> NotebookFailed:
         return NotebookFailed(Problem(source, lines[current], text))
 
-    client = NotebookClient(
+    client = _client(notebook, source, begin, cell_done)
+    with tempfile.TemporaryDirectory() as settings:
+        try:
+            async with asyncio.timeout(limit) as clock:
+                await client.async_execute(env=_environment(settings))
+        except CellExecutionError as error:
+            raise failed(f"{error.ename}: {error.evalue}\n{_ending(error.traceback)}") from None
+        except (TimeoutError, DeadKernelError):
+            if clock.expired():
+                _be_quiet_about_what_was_cut_off()
+                raise failed(f"after {limit:g} s, its limit, the notebook was in this cell; let it do less") from None
+            raise failed("the Python process of the notebook died in this cell") from None
+    notebook.metadata["language_info"] = {"name": "python"}
+    return notebook
+
+
+def _client(
+    notebook: NotebookNode, source: Path, begin: Callable[[NotebookNode, int], None], cell_done: CellDone
+) -> NotebookClient:
+    return NotebookClient(
         notebook,
         timeout=None,
         kernel_name="python3",
@@ -121,18 +142,11 @@ async def _run(source: Path, cell_done: CellDone, limit: float) -> NotebookNode:
         on_cell_execute=begin,
         on_cell_executed=lambda **_: cell_done(),
     )
-    with tempfile.TemporaryDirectory() as settings:
-        try:
-            async with asyncio.timeout(limit) as clock:
-                await client.async_execute(env=_environment(settings))
-        except CellExecutionError as error:
-            raise failed(f"{error.ename}: {error.evalue}\n{_ending(error.traceback)}") from None
-        except (TimeoutError, DeadKernelError):
-            if clock.expired():
-                raise failed(f"after {limit:g} s, its limit, the notebook was in this cell; let it do less") from None
-            raise failed("the Python process of the notebook died in this cell") from None
-    notebook.metadata["language_info"] = {"name": "python"}
-    return notebook
+
+
+def _be_quiet_about_what_was_cut_off() -> None:
+    """A client that is cancelled leaves a task behind which fails later; nobody waits for it any more."""
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
 
 
 def _environment(settings: str) -> dict[str, str]:
