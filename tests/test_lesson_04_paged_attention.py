@@ -112,13 +112,11 @@ def test_a_block_of_three_owners_is_free_when_the_third_releases_it(check):
 @pytest.mark.task(4, 2)
 def test_a_block_cannot_be_freed_twice_or_shared_when_free(check):
     blocks = BlockManager(num_blocks=4, block_size=4)
-    table = blocks.allocate(4)
-    stale = list(table)
-    blocks.free(table)
+    blocks.free(blocks.allocate(4))
     with pytest.raises(ValueError):
-        blocks.free(stale)
+        blocks.free([0])
     with pytest.raises(ValueError):
-        blocks.fork(stale)
+        blocks.fork([0])
     check("free blocks", blocks.num_free, 4)
 
 
@@ -180,7 +178,7 @@ def test_a_chunk_copies_the_shared_block_that_it_begins_in_and_takes_new_ones_be
     child = blocks.fork(parent)
     copies = blocks.append(child, 6, 13)
     check("blocks copied", [source for source, _ in copies], [1])
-    check("blocks copied to", [target for _, target in copies], child[1:2])
+    check("the copy is the child's own", [target for _, target in copies] == [child[1]], True)
     check("block of the child's first tokens", child[0], 0)
     check("blocks that the child took", sorted(child[1:]), [2, 3, 4])
 
