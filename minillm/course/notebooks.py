@@ -103,19 +103,21 @@ async def _run_all(
 async def _run(source: Path, cell_done: CellDone, limit: float) -> NotebookNode:
     notebook = load(source)
     lines = _lines(notebook, source)
-    current = 0
+    begun: list[int] = []
+    clock = asyncio.timeout(None)
 
     def begin(cell: NotebookNode, cell_index: int) -> None:
-        nonlocal current
-        current = cell_index
+        if not begun:  # the kernel is up: its start does not count
+            clock.reschedule(asyncio.get_running_loop().time() + limit)
+        begun.append(cell_index)
 
     def failed(text: str) -> NotebookFailed:
-        return NotebookFailed(Problem(source, lines[current], text))
+        return NotebookFailed(Problem(source, lines[begun[-1]] if begun else 1, text))
 
     client = _client(notebook, source, begin, cell_done)
     with tempfile.TemporaryDirectory() as settings:
         try:
-            async with asyncio.timeout(limit) as clock:
+            async with clock:
                 await client.async_execute(env=_environment(settings))
         except CellExecutionError as error:
             raise failed(f"{error.ename}: {error.evalue}\n{_ending(error.traceback)}") from None
