@@ -129,3 +129,32 @@ def check_product(a: Any, b: Any, out: Any) -> tuple[int, int]:
     if k != also_k or result != (m, n):
         raise ValueError(f"a {(m, k)}, b {(also_k, n)} and out {result} must be [m, k], [k, n] and [m, n]")
     return m, n
+
+
+def check_flash_attention(q: Any, k: Any, v: Any, out: Any, log_sums: Any) -> tuple[int, int]:
+    """Rows and heads of one sequence's attention. TypeError or ValueError if its arguments do not fit together."""
+    rows, heads, head_dim = check_same(3, q=q, out=out)
+    _, kv_heads, kv_dim = check_same(3, k=k, v=v)
+    check_heads(heads, head_dim, kv_heads, kv_dim)
+    check_workspace(log_sums, "log_sums", (rows, heads))
+    return rows, heads
+
+
+def check_heads(heads: int, head_dim: int, kv_heads: int, kv_dim: int) -> None:
+    """Query heads share key heads evenly, and a head fits the kernels' registers. ValueError if not."""
+    if head_dim != kv_dim or heads % kv_heads:
+        raise ValueError(
+            f"q has {heads} heads of {head_dim} and k {kv_heads} of {kv_dim}; head_dim must be the same "
+            "and q's heads a multiple of k's"
+        )
+    if head_dim > MAX_HEAD_DIM:
+        raise ValueError(f"head_dim is {head_dim}; GPU kernels have room for {MAX_HEAD_DIM} at most")
+
+
+def check_workspace(array: Any, name: str, shape: tuple[int, ...]) -> None:
+    """A float32 array of just this shape. TypeError or ValueError if not."""
+    found = described(array)
+    if found.dtype != np.float32:
+        raise TypeError(f"{name} is {found.dtype}; kernels write float32 there")
+    if found.shape != shape or not found.contiguous:
+        raise ValueError(f"{name} {found.shape} must be {shape} and contiguous")

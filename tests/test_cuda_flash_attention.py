@@ -1,0 +1,54 @@
+"""FlashAttention by tiles equals attention written out in float64."""
+
+import numpy as np
+from gpu_lab import TOLERANCE, few, in_every_way
+from hypothesis import example, given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from kernels.cuda.flash_attention import TILE, flash_attention
+
+
+def case(rows, context, kv_heads, group, head_dim, dtype):
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((rows, kv_heads * group, head_dim)).astype(dtype)
+    k, v = rng.standard_normal((2, context, kv_heads, head_dim)).astype(dtype)
+    return q, k, v
+
+
+def written_out(q, k, v, scale):
+    """Attention and log-sums in float64, one row and one head after the other."""
+    out, log_sums = np.zeros(q.shape), np.full(q.shape[:2], -np.inf)
+    for row, head in np.ndindex(log_sums.shape):
+        seen = max(0, len(k) - len(q) + row + 1)
+        if seen:
+            keys, values = (x[:seen, head // (q.shape[1] // k.shape[1])].astype(float) for x in (k, v))
+            log_weights = keys @ q[row, head].astype(float) * scale
+            log_sums[row, head] = np.logaddexp.reduce(log_weights)
+            out[row, head] = np.exp(log_weights - log_sums[row, head]) @ values
+    return out, log_sums
+
+
+def attend(launch, q, k, v, scale, **budgets):
+    out, log_sums = np.full_like(q, np.nan), np.full(q.shape[:2], np.nan, np.float32)
+    launch(flash_attention, q, k, v, scale, out, log_sums, **budgets)
+    return out, log_sums
+
+
+@in_every_way
+@few
+@given(
+    rows=st.integers(1, TILE + 3),
+    cached=st.integers(-2, TILE + 1),
+    heads=st.sampled_from([(1, 1), (1, 3), (2, 1)]),
+    head_dim=st.sampled_from([8, 24]),
+    dtype=st.sampled_from([np.float16, np.float32]),
+)
+@example(rows=1, cached=0, heads=(1, 1), head_dim=8, dtype=np.float32)
+@example(rows=5, cached=-3, heads=(1, 2), head_dim=8, dtype=np.float32)
+def test_attention_by_tiles(launch, rows, cached, heads, head_dim, dtype):
+    q, k, v = case(rows, max(0, rows + cached), *heads, head_dim, dtype)
+    out, log_sums = attend(launch, q, k, v, head_dim**-0.5)
+    expected, expected_log_sums = written_out(q, k, v, head_dim**-0.5)
+    assert_allclose(out, expected, rtol=0, atol=TOLERANCE[dtype])
+    assert_allclose(log_sums, expected_log_sums, rtol=0, atol=1e-4)
