@@ -113,17 +113,25 @@ def _places(sites: Column, codes: Mapping[int, CodeType]) -> tuple[Column, Colum
 
 def group_numbers(*keys: Column) -> Column:
     """Numbers from 0, alike for rows that are alike in all keys, in the order of the keys."""
-    number = np.zeros(len(keys[0]), np.int64)
+    number, span = np.zeros(len(keys[0]), np.int64), 1
     for key in keys:
-        if len(key) and int(key.max()) > 0:
-            number = _dense(number * (int(key.max()) + 1) + key)
-    return number
+        size = int(key.max()) + 1 if len(key) else 1
+        if span * size > _SPREAD * len(key):
+            number = _dense(number, span)
+            span = int(number.max()) + 1 if len(number) else 1
+        if size > 1:
+            number = number * size + key
+        span *= size
+    return _dense(number, span)
 
 
-def _dense(values: Column) -> Column:
-    """Values replaced by their ranks among the different ones."""
-    span = int(values.max()) + 1
-    if span > 4 * len(values):
+_SPREAD = 8
+"""Values up to so many times their count are ranked by a table, others by sorting."""
+
+
+def _dense(values: Column, span: int) -> Column:
+    """Values below ``span`` replaced by their ranks among the different ones."""
+    if span > _SPREAD * len(values):
         return np.unique(values, return_inverse=True)[1].astype(np.int64)
     here = np.zeros(span, np.int64)
     here[values] = 1
@@ -133,12 +141,18 @@ def _dense(values: Column) -> Column:
 def occurrence(*keys: Column) -> Column:
     """How many rows before are alike in all keys, for each row."""
     group = group_numbers(*keys)
-    order = np.argsort(group, kind="stable")
+    order = _stable_order(group)
     ordered = group[order]
     starts = np.flatnonzero(np.diff(ordered, prepend=-1))
     turn = np.empty(len(group), np.int64)
     turn[order] = np.arange(len(group)) - np.repeat(starts, np.diff(np.append(starts, len(group))))
     return turn
+
+
+def _stable_order(group: Column) -> Column:
+    """numpy sorts small types several times as fast."""
+    most = int(group.max()) if len(group) else 0
+    return np.argsort(group.astype(np.min_scalar_type(most)), kind="stable")
 
 
 def distinct(group: Column, value: Column) -> Column:
@@ -153,12 +167,12 @@ def distinct(group: Column, value: Column) -> Column:
 
 def first_rows(group: Column) -> Column:
     """For each group, numbered from 0, its first row."""
-    first = np.full(int(group.max()) + 1 if len(group) else 0, len(group), np.int64)
-    np.minimum.at(first, group, np.arange(len(group)))
+    first = np.zeros(int(group.max()) + 1 if len(group) else 0, np.int64)
+    first[group[::-1]] = np.arange(len(group))[::-1]  # of several values for a place numpy keeps the last
     return first
 
 
 def by_group(group: Column) -> Sequence[Column]:
     """For each group, numbered from 0, its rows in order."""
-    order = np.argsort(group, kind="stable")
+    order = _stable_order(group)
     return np.split(order, np.cumsum(np.bincount(group))[:-1]) if len(group) else []

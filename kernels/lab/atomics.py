@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kernels.lab.arrays import Change, CheckedArray
-from kernels.lab.block import Kind, Wait
+from kernels.lab.block import Wait
 from kernels.lab.numbers import conversion
 
 
@@ -74,5 +74,5 @@ class Atomic:
         else:
             old = array[index]
             array[index] = conversion(array.dtype)(change(old))
-        self._wait(Wait(Kind.TURN, "atomic", frame))
+        self._wait(Wait("turn", "atomic", frame))
         return old

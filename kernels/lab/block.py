@@ -8,10 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from enum import Enum
-from functools import partial
+from functools import lru_cache, partial
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 from greenlet import greenlet
 
@@ -26,17 +25,13 @@ Answer = Callable[[dict[int, Any]], dict[int, Any]]
 """From what each lane brought to what each lane gets; both by lane, or by thread where a block votes."""
 
 
-class Kind(Enum):
-    """For whom a thread waits: all threads of its block, lanes of its warp, or only its next turn."""
-
-    BLOCK = "block"
-    WARP = "warp"
-    TURN = "turn"
+Kind = Literal["block", "warp", "turn"]
+"""For whom a thread waits: all threads of its block, lanes of its warp, or only its next turn."""
 
 
 @dataclass(slots=True, eq=False)
 class Wait:
-    """What a thread waits for: ``name`` is the intrinsic that ``frame`` calls.
+    """What a thread waits for: ``name`` is the intrinsic, called in ``frame``; None stands for the thread's own.
 
     ``mask`` names the lanes that must come (warp only), ``value`` is what the thread brings, and ``answer`` makes from
     all values each thread's ``result``.
@@ -44,21 +39,15 @@ class Wait:
 
     kind: Kind
     name: str
-    frame: FrameType
+    frame: FrameType | None
     mask: int = FULL_MASK
     value: Any = None
     answer: Answer | None = None
     result: Any = None
 
-    @property
-    def line(self) -> int:
-        """Where the intrinsic is called. It is right while the thread waits."""
-        return self.frame.f_lineno
 
-    @property
-    def site(self) -> tuple[str, int, int]:
-        """The intrinsic and the call: threads that wait together agree in it."""
-        return self.name, id(self.frame.f_code), self.frame.f_lasti
+BARRIER = Wait("block", "syncthreads", None)
+"""What all threads wait for at the commonest of waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,31 +77,32 @@ class Block:
     in_turn: Callable[[list[int]], Sequence[int]]
     enter: Callable[[int], None]
     """Called before a thread goes on: who is running is global state to the kernel's intrinsics."""
-    at_barrier: Callable[[], None]
+    at_barrier: Callable[["Block"], None]
     """Called when a barrier of the whole block has been reached, before anyone leaves it."""
     at_warp_sync: Callable[[int, int], None]
     """Called for a ``syncwarp``: warp, and mask of the lanes that took part."""
     divergences: set[Divergence] = field(default_factory=set)
+    _threads: list[greenlet] = field(default_factory=list)
     _waits: dict[int, Wait] = field(default_factory=dict)
     _ended: set[int] = field(default_factory=set)
     _spins: int = 0
 
     def run(self, kernel: Callable[..., Any], arguments: Sequence[Any]) -> None:
         """Run all threads to their ends. Raises what a thread raises, and Deadlock; the others are ended then."""
-        threads = [greenlet(partial(kernel, *arguments)) for _ in range(self.size)]
+        threads = self._threads = [greenlet(partial(kernel, *arguments)) for _ in range(self.size)]
         context = copy_context()  # numpy's handling of overflow is kept in it
         for thread in threads:
             thread.gr_context = context
         try:
-            self._run(threads)
+            self._run()
         finally:
             for thread in threads:
                 if not thread.dead:
                     thread.throw()
 
-    def _run(self, threads: Sequence[greenlet]) -> None:
+    def _run(self) -> None:
         enter, waits = self.enter, self._waits
-        resume = [thread.switch for thread in threads]
+        resume = [thread.switch for thread in self._threads]
         runnable = list(range(self.size))
         while runnable:
             for thread in self.in_turn(runnable):
@@ -126,27 +116,28 @@ class Block:
 
     def _released(self) -> list[int]:
         """Who may go on, in ascending order. Empty when all have ended."""
-        kinds = {wait.kind for wait in self._waits.values()}
-        released = self._released_warps() if Kind.WARP in kinds else []
-        if Kind.TURN in kinds:
-            turns = [thread for thread, wait in self._waits.items() if wait.kind is Kind.TURN]
+        kinds = {wait.kind for wait in set(self._waits.values())}
+        if kinds == {"block"}:
+            return self._released_block()
+        released = self._released_warps() if "warp" in kinds else []
+        if "turn" in kinds:
+            turns = [thread for thread, wait in self._waits.items() if wait.kind == "turn"]
             self._count_spins(turns, bool(released))
             released += turns
-        if not released and self._waits:
-            released = self._released_block()
-            self._waits.clear()
+        if self._waits and not released:
+            raise Deadlock(f"threads wait for each other for ever: {self._who_waits_where()}")
         for thread in released:
-            self._waits.pop(thread, None)
+            del self._waits[thread]
         return sorted(released)
 
     def _count_spins(self, turns: Sequence[int], others_go_on: bool) -> None:
         self._spins = 0 if others_go_on else self._spins + 1
         if self._spins > MOST_SPINS:
             first = self._waits[turns[0]]
+            line = self._frame(turns[0]).f_lineno
             raise Deadlock(
-                f"{listed(turns)} went on with {first.name} alone for {MOST_SPINS} rounds, the first in line "
-                f"{first.line}: what they wait for does not come. Blocks may run one after the other; let none wait "
-                "for another"
+                f"{listed(turns)} went on with {first.name} alone for {MOST_SPINS} rounds, the first in line {line}: "
+                "what they wait for does not come. Blocks may run one after the other; let none wait for another"
             )
 
     # Warps.
@@ -154,10 +145,10 @@ class Block:
     def _released_warps(self) -> list[int]:
         groups: dict[tuple[Any, ...], set[int]] = defaultdict(set)
         for thread, wait in self._waits.items():
-            if wait.kind is Kind.WARP:
-                groups[thread // WARP_SIZE, wait.site, wait.mask].add(thread)
+            if wait.kind == "warp":
+                groups[thread // WARP_SIZE, wait.name, self._site(thread), wait.mask].add(thread)
         released: list[int] = []
-        for (warp, _, mask), here in groups.items():
+        for (warp, _, _, mask), here in groups.items():
             if here >= self._living(warp, mask):
                 self._release_lanes(warp, mask, here)
                 released += here
@@ -171,23 +162,17 @@ class Block:
         if wait.name == "syncwarp":
             self.at_warp_sync(warp, mask)
 
-    def _living(self, warp: int, mask: int) -> set[int]:
-        return {thread for thread in self._lanes(warp, mask) if thread not in self._ended}
-
-    def _lanes(self, warp: int, mask: int) -> list[int]:
-        """Threads of the warp that the mask names and the block has."""
-        first = warp * WARP_SIZE
-        return [first + lane for lane in range(WARP_SIZE) if mask >> lane & 1 and first + lane < self.size]
+    def _living(self, warp: int, mask: int) -> frozenset[int]:
+        return _lanes(warp, mask, self.size) - self._ended
 
     def _note_absent(self, warp: int, mask: int, here: set[int], wait: Wait) -> None:
         """Lanes that the mask names and that are not here, or the other way round. A full mask names whom there is."""
-        named = {warp * WARP_SIZE + lane for lane in range(WARP_SIZE) if mask >> lane & 1}
-        wanted = named if mask & FULL_MASK != FULL_MASK else set(self._lanes(warp, mask))
-        absent, uninvited = sorted(wanted - here), here - wanted
-        if absent or uninvited:
+        wanted = _lanes(warp, mask, self.size if mask & FULL_MASK == FULL_MASK else (warp + 1) * WARP_SIZE)
+        if here != wanted:
+            absent, name = sorted(wanted - here), f"{wait.name} with mask {mask & FULL_MASK:#x}"
             elsewhere = ((0, len(absent), tuple(absent[:3])),) if absent else ()
-            name = f"{wait.name} with mask {mask & FULL_MASK:#x}"
-            self.divergences.add(Divergence(name, wait.line, len(here), tuple(sorted(here)[:3]), elsewhere))
+            line, examples = self._frame(min(here)).f_lineno, tuple(sorted(here)[:3])
+            self.divergences.add(Divergence(name, line, len(here), examples, elsewhere))
 
     def _answer(self, threads: Iterable[int], answer: Answer, first: int) -> None:
         results = answer({thread - first: self._waits[thread].value for thread in threads})
@@ -197,19 +182,19 @@ class Block:
     # The whole block.
 
     def _released_block(self) -> list[int]:
-        """All that are left wait, none for its turn: let the block's barrier open, or say why it never will."""
-        released = list(self._waits)
-        if any(wait.kind is not Kind.BLOCK for wait in self._waits.values()):
-            raise Deadlock(f"threads wait for each other for ever: {self._who_waits_where()}")
-        if self._ended or len({wait.frame.f_lasti for wait in self._waits.values()}) > 1:
-            self._note_divergence()
-        self.at_barrier()
+        """All that are left wait for the block: its barrier opens."""
+        released = sorted(self._waits)
+        self.at_barrier(self)
         answer = self._waits[released[0]].answer
         if answer is not None:
             self._answer(released, answer, first=0)
+        self._waits.clear()
         return released
 
-    def _note_divergence(self) -> None:
+    def note_divergence(self) -> None:
+        """At a barrier of the whole block: note if threads wait at several places, or have ended."""
+        if not self._ended and len({self._site(thread) for thread in self._waits}) == 1:
+            return
         places = self._places()
         (name, line), here = min(places.items(), key=lambda place: place[0][1])
         others = [(at, len(threads), tuple(threads[:3])) for (_, at), threads in places.items() if at != line]
@@ -225,8 +210,25 @@ class Block:
         """Who waits at which intrinsic, in which line."""
         places: dict[tuple[str, int], list[int]] = defaultdict(list)
         for thread, wait in sorted(self._waits.items()):
-            places[wait.name, wait.line].append(thread)
+            places[wait.name, self._frame(thread).f_lineno].append(thread)
         return places
+
+    def _site(self, thread: int) -> tuple[int, int]:
+        """The call at which a thread waits."""
+        frame = self._frame(thread)
+        return id(frame.f_code), frame.f_lasti
+
+    def _frame(self, thread: int) -> FrameType:
+        """The frame that calls the intrinsic for which a thread waits."""
+        frame: FrameType = self._waits[thread].frame or self._threads[thread].gr_frame.f_back
+        return frame
+
+
+@lru_cache
+def _lanes(warp: int, mask: int, size: int) -> frozenset[int]:
+    """Threads of a warp that a mask names and a block of this size has."""
+    first = warp * WARP_SIZE
+    return frozenset(first + lane for lane in range(WARP_SIZE) if mask >> lane & 1 and first + lane < size)
 
 
 def listed(threads: Iterable[int]) -> str:

@@ -66,7 +66,7 @@ class CheckedLaunch:
     def _run_block(self, program: Program, function: Any, intrinsics: Intrinsics, arguments: list[Any]) -> None:
         self._epoch = 0
         self._tests.clear()
-        block = Block(len(self._at), self._in_turn, self._enter(intrinsics), self._end_epoch, self._warp_synced)
+        block = Block(len(self._at), self._in_turn, self._enter(intrinsics), self._at_barrier, self._warp_synced)
         try:
             block.run(function, arguments)
         except Exception as error:
@@ -81,19 +81,23 @@ class CheckedLaunch:
     # What the block's threads report while they run.
 
     def _enter(self, intrinsics: Intrinsics) -> Callable[[int], None]:
-        at, memory, enter_thread, warp_syncs = self._at, self._memory, intrinsics.enter_thread, self._warp_syncs
-        block = self._block
+        memory, warp_syncs, block = self._memory, self._warp_syncs, self._block
+        enter_thread = intrinsics.entering(self._at)
 
         def enter(thread: int) -> None:
             self._thread = thread
-            enter_thread(thread, at[thread])
+            enter_thread(thread)
             memory.run_thread(thread)
             memory.log.begin_turn(block, self._epoch, thread, len(warp_syncs[block, thread // WARP_SIZE]))
 
         return enter
 
+    def _at_barrier(self, block: Block) -> None:
+        block.note_divergence()
+        self._end_epoch()
+
     def _end_epoch(self) -> None:
-        """All threads are at the block's barrier: what they stored is seen, and later accesses come after it."""
+        """All threads have come to a barrier or an end: what they stored is seen, later accesses come after it."""
         self._memory.commit_all(self._in_turn)
         self._epoch += 1
 

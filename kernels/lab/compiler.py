@@ -29,6 +29,10 @@ COMPUTE_CAPABILITY = (8, 0)
 ERRORS = (NumbaError, NumbaCudaError)
 """What the compiler raises for a kernel that it refuses."""
 
+_NO_MIN_MAX = (
+    "numba without numba-cuda knows no min() and max() of two numbers; write a if a > b else b, or install numba-cuda"
+)
+
 __all__ = ["ERRORS", "CUDADispatcher", "as_dtype", "compiled_types", "from_dtype", "ir", "types"]
 
 
@@ -37,10 +41,14 @@ def compiled_types(function: FunctionType, signature: tuple[Any, ...], is_kernel
 
     Raises one of ERRORS.
     """
+    returned = types.void if is_kernel else None
     with _device():
-        return compile_cuda(
-            function, types.void if is_kernel else None, signature, cc=COMPUTE_CAPABILITY
-        ).type_annotation
+        try:
+            return compile_cuda(function, returned, signature, cc=COMPUTE_CAPABILITY).type_annotation
+        except TypeError as error:
+            if "Signature mismatch" not in str(error):
+                raise
+            raise NumbaError(_NO_MIN_MAX) from error
 
 
 @contextmanager

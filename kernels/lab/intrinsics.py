@@ -1,6 +1,7 @@
 """What stands for ``cuda`` in the lab: thread numbers, barriers, shuffles, votes, atomics, shared and local arrays."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from sys import _getframe
 from types import FrameType, SimpleNamespace
 from typing import Any, Protocol
@@ -11,10 +12,10 @@ from numpy.typing import NDArray
 
 from kernels.lab.arrays import checked, unchecked
 from kernels.lab.atomics import Atomic
-from kernels.lab.block import FULL_MASK, WARP_SIZE, Answer, Kind, Wait
+from kernels.lab.block import BARRIER, FULL_MASK, WARP_SIZE, Answer, Wait
 from kernels.lab.memory import Memory, Segment, Space
 from kernels.lab.numbers import poison_like, poisoned
-from kernels.lab.source import LabError, assigned_name
+from kernels.lab.source import assigned_name
 
 Dimensions = tuple[int, int, int]
 
@@ -106,34 +107,32 @@ def _whole(memory: NDArray[np.uint8], dtype: Any) -> NDArray[Any]:
     return np.asarray(memory[: len(memory) // size * size].view(dtype))
 
 
-class Intrinsics(SimpleNamespace):
+class Intrinsics:
     """The members of ``cuda`` that kernels use, bound to one launch, in the greenlet that makes it."""
 
     def __init__(self, grid: Dimensions, block: Dimensions, arrays: Arrays) -> None:
-        super().__init__()
-        self.gridDim, self.blockDim = _point(grid), _point(block)
-        self.blockIdx, self.threadIdx = _point((0, 0, 0)), _point((0, 0, 0))
+        self.gridDim, self.blockDim = Point(*grid), Point(*block)
+        self.blockIdx, self.threadIdx = Point(0, 0, 0), Point(0, 0, 0)
         self.laneid, self.warpsize = 0, WARP_SIZE
         self._arrays, self._wait = arrays, getcurrent().switch
         self.shared, self.local = SimpleNamespace(array=self._shared_array), SimpleNamespace(array=self._local_array)
         self.const = SimpleNamespace(array_like=self._constant)
         self.atomic = Atomic(self._wait)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise LabError(f"the lab has no cuda.{name}; kernels/README.md lists what it has")
-
     def enter_block(self, index: Dimensions) -> None:
         """A new block: its shared arrays are its own."""
         self.blockIdx.x, self.blockIdx.y, self.blockIdx.z = index
         self._arrays.new_block()
 
-    def enter_thread(self, thread: int, coordinates: Dimensions) -> None:
-        """The thread that runs from here on."""
+    def entering(self, coordinates: Sequence[Dimensions]) -> Callable[[int], None]:
+        """What is called with the number of each thread that runs from there on. ``coordinates`` are all threads'."""
         at = self.threadIdx
-        at.x, at.y, at.z = coordinates
-        self.laneid = thread % WARP_SIZE
+
+        def enter(thread: int) -> None:
+            at.x, at.y, at.z = coordinates[thread]
+            self.laneid = thread % WARP_SIZE
+
+        return enter
 
     def grid(self, ndim: int) -> Any:
         """The thread's number in the whole grid, in each of ``ndim`` dimensions."""
@@ -151,7 +150,7 @@ class Intrinsics(SimpleNamespace):
 
     def syncthreads(self) -> None:
         """Wait for all threads of the block."""
-        self._wait(Wait(Kind.BLOCK, "syncthreads", _getframe(1)))
+        self._wait(BARRIER)
 
     def syncthreads_count(self, predicate: Any) -> int:
         """Wait, and count the threads whose predicate is true."""
@@ -167,13 +166,13 @@ class Intrinsics(SimpleNamespace):
 
     def _block_vote(self, name: str, predicate: Any, count: Callable[[list[Any]], int]) -> int:
         answer: Answer = lambda values: dict.fromkeys(values, count(list(values.values())))  # noqa: E731
-        return int(self._waited(Wait(Kind.BLOCK, name, _getframe(2), value=predicate, answer=answer)))
+        return int(self._waited(Wait("block", name, _getframe(2), value=predicate, answer=answer)))
 
     # A warp's barrier, shuffles and votes.
 
     def syncwarp(self, mask: int = FULL_MASK) -> None:
         """Wait for the lanes of the mask."""
-        self._wait(Wait(Kind.WARP, "syncwarp", _getframe(1), mask))
+        self._wait(Wait("warp", "syncwarp", _getframe(1), mask))
 
     def shfl_sync(self, mask: int, value: Any, lane: int) -> Any:
         """The value of ``lane``."""
@@ -203,7 +202,7 @@ class Intrinsics(SimpleNamespace):
                 for lane, (own, _) in values.items()
             }
 
-        return self._waited(Wait(Kind.WARP, name, _getframe(2), mask, (value, operand), answer))
+        return self._waited(Wait("warp", name, _getframe(2), mask, (value, operand), answer))
 
     def all_sync(self, mask: int, predicate: Any) -> bool:
         """Whether all lanes' predicates are true."""
@@ -219,17 +218,17 @@ class Intrinsics(SimpleNamespace):
 
     def _vote(self, name: str, mask: int, predicate: Any, decide: Callable[[list[Any]], bool]) -> Any:
         answer: Answer = lambda values: dict.fromkeys(values, decide(list(values.values())))  # noqa: E731
-        return self._waited(Wait(Kind.WARP, name, _getframe(2), mask, predicate, answer))
+        return self._waited(Wait("warp", name, _getframe(2), mask, predicate, answer))
 
     def ballot_sync(self, mask: int, predicate: Any) -> int:
         """A bit for each lane whose predicate is true."""
         answer: Answer = lambda values: dict.fromkeys(values, _lanes(values, bool))  # noqa: E731
-        return int(self._waited(Wait(Kind.WARP, "ballot_sync", _getframe(1), mask, predicate, answer)))
+        return int(self._waited(Wait("warp", "ballot_sync", _getframe(1), mask, predicate, answer)))
 
     def match_any_sync(self, mask: int, value: Any) -> int:
         """A bit for each lane with the same value."""
         answer: Answer = lambda values: {lane: _lanes(values, v.__eq__) for lane, v in values.items()}  # noqa: E731
-        return int(self._waited(Wait(Kind.WARP, "match_any_sync", _getframe(1), mask, value, answer)))
+        return int(self._waited(Wait("warp", "match_any_sync", _getframe(1), mask, value, answer)))
 
     def match_all_sync(self, mask: int, value: Any) -> tuple[int, bool]:
         """The mask and true if all lanes have the same value, else 0 and false."""
@@ -238,7 +237,7 @@ class Intrinsics(SimpleNamespace):
             alike = len(set(values.values())) == 1
             return dict.fromkeys(values, (_lanes(values, lambda _: True) if alike else 0, alike))
 
-        found: tuple[int, bool] = self._waited(Wait(Kind.WARP, "match_all_sync", _getframe(1), mask, value, answer))
+        found: tuple[int, bool] = self._waited(Wait("warp", "match_all_sync", _getframe(1), mask, value, answer))
         return found
 
     def activemask(self) -> int:
@@ -251,7 +250,7 @@ class Intrinsics(SimpleNamespace):
 
     def nanosleep(self, nanoseconds: int) -> None:
         """Let the other threads run."""
-        self._wait(Wait(Kind.TURN, "nanosleep", _getframe(1)))
+        self._wait(Wait("turn", "nanosleep", _getframe(1)))
 
     def _waited(self, wait: Wait) -> Any:
         """Let other threads run; returns what the wait brought."""
@@ -310,5 +309,10 @@ def _lanes(values: dict[int, Any], wanted: Callable[[Any], bool]) -> int:
     return sum(1 << lane for lane, value in values.items() if wanted(value))
 
 
-def _point(values: Dimensions) -> SimpleNamespace:
-    return SimpleNamespace(x=values[0], y=values[1], z=values[2])
+@dataclass(slots=True)
+class Point:
+    """``threadIdx`` and its like."""
+
+    x: int
+    y: int
+    z: int

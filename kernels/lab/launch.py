@@ -65,14 +65,11 @@ def _run_unchecked(
     intrinsics = Intrinsics(grid, shape, arrays)
     function = Program(intrinsics, arrays.constant, recorder=None).rebound(kernel.py_func)
     given = [unchecked(value) if isinstance(value, np.ndarray) else value for value in arguments]
-    at, enter_thread = list(indices(shape)), intrinsics.enter_thread
-
-    def enter(thread: int) -> None:
-        enter_thread(thread, at[thread])
-
+    at = list(indices(shape))
+    enter = intrinsics.entering(at)
     for index in indices(grid):
         intrinsics.enter_block(index)
-        Block(len(at), turns, enter, lambda: None, lambda warp, mask: None).run(function, given)
+        Block(len(at), turns, enter, lambda block: None, lambda warp, mask: None).run(function, given)
 
 
 @contextmanager
@@ -104,7 +101,12 @@ class _Configured:
         x, y, z = self.block
         if not 0 < x * y * z <= MOST_THREADS:
             raise LabError(f"a block of {x} x {y} x {z} threads: a GPU takes from 1 to {MOST_THREADS} in one block")
-        self.launch(self.kernel, list(map(argument, arguments)), self.grid, self.block, self.shared_bytes)
+        try:
+            self.launch(self.kernel, list(map(argument, arguments)), self.grid, self.block, self.shared_bytes)
+        except AttributeError as error:
+            if not isinstance(error.obj, Intrinsics):
+                raise
+            raise LabError(f"the lab has no cuda.{error.name}; kernels/README.md lists what it has") from error
 
 
 def argument(value: Any) -> Any:

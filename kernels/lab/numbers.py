@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 Convert = Callable[[Any], Any]
 
+_FLOATS = frozenset((np.float16, np.float32, np.float64))
 _NAMES_IN_NUMPY = {"pow": "power", "acos": "arccos", "asin": "arcsin", "atanh": "arctanh", "acosh": "arccosh"}
 """Functions of ``math`` that raise errors and have another name in numpy."""
 
@@ -70,17 +71,18 @@ class GpuMath(SimpleNamespace):
 
 
 def _without_errors(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with the result in the first argument's type, and numpy's result where ``math`` raises an error."""
     in_numpy: Any = getattr(np, _NAMES_IN_NUMPY.get(name, name), None)
 
-    def called(*arguments: Any) -> Any:
+    def called(first: Any, *others: Any) -> Any:
         try:
-            value = function(*arguments)
+            value = function(first, *others)
         except (OverflowError, ValueError):
             if in_numpy is None:
                 raise
-            value = in_numpy(*map(float, arguments))
-        kind = type(arguments[0]) if arguments else float
-        return kind(value) if issubclass(kind, np.floating) and isinstance(value, float) else value
+            value = float(in_numpy(float(first), *map(float, others)))
+        kind = first.__class__
+        return kind(value) if kind in _FLOATS and value.__class__ is float else value
 
     return called
 

@@ -43,39 +43,36 @@ def races(log: Accesses, warp_syncs: WarpSyncs) -> list[Found]:
 
 
 def _within_blocks(log: Accesses, warp_syncs: WarpSyncs) -> Iterator[tuple[int, int]]:
-    rows = np.flatnonzero(log.space <= Space.SHARED)
-    some = log.take(rows)
-    cells = group_numbers(some.block, some.epoch, some.cell)
-    for cell in _suspects(some, rows, cells, some.thread):
+    together = group_numbers(log.cell, log.block, log.epoch)
+    for cell in _suspects(log, together, log.thread, log.space <= Space.SHARED):
         pair = _first_pair(log, cell, lambda one, other: _unordered(log, one, other, warp_syncs))
         if pair is not None:
             yield pair
 
 
 def _across_blocks(log: Accesses) -> Iterator[tuple[int, int]]:
-    rows = np.flatnonzero(log.space == Space.GLOBAL)
-    some = log.take(rows)
-    for cell in _suspects(some, rows, group_numbers(some.cell), some.block):
+    for cell in _suspects(log, group_numbers(log.cell), log.block, log.space == Space.GLOBAL):
         pair = _first_pair(log, cell, lambda one, other: bool(log.block[one] != log.block[other]))
         if pair is not None:
             yield pair
 
 
-def _suspects(some: Accesses, rows: Column, cells: Column, who: Column) -> Iterator[Column]:
-    """Rows of each cell that more than one touches, with a plain store among them or an atomic beside a plain read."""
-    if not len(rows):
+def _suspects(log: Accesses, cells: Column, who: Column, among: Mask) -> Iterator[Column]:
+    """Rows of each cell that more than one touches, with a store among them that is no atomic or has a plain partner.
+
+    ``cells`` numbers what counts as one cell, ``who`` those that touch it.
+    """
+    if not len(log):
         return
-    count = int(cells.max()) + 1
-    stored, plain = np.zeros(count, bool), np.zeros(count, bool)
-    stored[cells[some.kind != READ]] = True
-    plain[cells[some.kind != ATOMIC]] = True
-    someone = np.zeros(count, np.int64)
+    stored, plain, several = (np.zeros(int(cells.max()) + 1, bool) for _ in range(3))
+    stored[cells[log.kind != READ]] = True
+    plain[cells[log.kind != ATOMIC]] = True
+    someone = np.zeros(len(stored), np.int64)
     someone[cells] = who
-    several = np.zeros(count, bool)
     several[cells[who != someone[cells]]] = True
-    chosen = np.flatnonzero((stored & plain & several)[cells])
+    chosen = np.flatnonzero((stored & plain & several)[cells] & among)
     for group in by_group(group_numbers(cells[chosen])):
-        yield rows[chosen[group]]
+        yield chosen[group]
 
 
 def _first_pair(log: Accesses, cell: Column, unordered: Unordered) -> tuple[int, int] | None:

@@ -94,5 +94,5 @@ def split_warps(block: Column, thread: Column, branch: Column, outcome: Column) 
 
 def accesses_per_thread(log: Accesses, kinds: Sequence[int]) -> int:
     """The most accesses to global memory of these kinds that one thread makes."""
-    chosen = log.take(np.isin(log.kind, kinds) & (log.space == Space.GLOBAL))
-    return int(np.bincount(group_numbers(chosen.block, chosen.thread)).max()) if len(chosen) else 0
+    chosen = np.flatnonzero(np.isin(log.kind, kinds) & (log.space == Space.GLOBAL))
+    return int(np.bincount(group_numbers(log.block[chosen], log.thread[chosen])).max()) if len(chosen) else 0
