@@ -11,6 +11,7 @@ from minillm.course.expectations import expectations
 from minillm.course.grades import Outcome
 from minillm.course.grading import grade, lab_job
 from minillm.course.job import Job
+from minillm.course.misconceptions import record
 from minillm.course.mutants import judge_mutants
 from minillm.course.nursery import Nursery
 from minillm.course.processes import Void, run
@@ -38,7 +39,7 @@ COUNT = SKELETON[SKELETON.index("class Countdown") :]
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
     with at_work(tmp_path_factory.mktemp("toy"), mutants=[SUBTRACTS, ROUNDS]) as toy:
-        list(judge_mutants(toy.lesson, toy.tests, LIMITS))
+        record(toy.lesson, judge_mutants(toy.lesson, toy.tests, LIMITS))
         yield toy
 
 
@@ -76,7 +77,7 @@ def test_a_task_earns_all_of_its_points_or_none(half_done):
 def test_what_is_not_written_is_said_and_not_run(half_done):
     assert [task.written for task in half_done.tasks] == [True, True, False]
     assert [task.whose for task in half_done.tasks] == ["yours", "yours", "reference"]
-    assert [report.outcome for report in half_done.tasks[2].reports] == [Outcome.NOT_WRITTEN]
+    assert {report.outcome for report in half_done.tasks[2].reports} == {Outcome.NOT_WRITTEN}
 
 
 def test_prints_are_shown_with_their_test_and_are_no_fault(half_done):
@@ -101,6 +102,14 @@ def test_tasks_that_fit_the_reference_but_not_each_other_fail_the_integration_al
     assert [task.earned for task in tasks] == [20]
     assert not tasks[0].integrates
     assert tasks[0].integration[0].message.startswith("mean: 0, but 2.66667 was due")
+
+
+def test_a_test_that_makes_fewer_checks_than_on_the_reference_fails(toy):
+    [task] = graded(toy, "class Countdown:\n    def run(self):\n        return []\n", [3]).tasks
+    assert [(report.name, report.outcome, report.message.splitlines()[0]) for report in task.reports] == [
+        ("counting down", Outcome.FAILED, "steps: the first difference is in pass 0"),
+        ("each step", Outcome.FAILED, "step: the code never came to the point where this is due"),
+    ]
 
 
 def test_without_fallback_the_other_tasks_are_the_skeletons(toy):

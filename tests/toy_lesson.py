@@ -68,6 +68,12 @@ def test_counting_down(check):
     check("steps", toy.Countdown(5).run(), lambda: toy.Countdown(5).run())
 
 
+@pytest.mark.task(91, 3)
+def test_each_step(check):
+    for line in toy.Countdown(2).run():
+        check("step", line, line)
+
+
 def test_of_no_task():
     raise RuntimeError("tests without a task are none of the grader's business")
 """

@@ -21,7 +21,7 @@ import pytest
 
 from minillm.course.failures import NEARLY_DUE
 from minillm.course.grades import CheckDigest
-from minillm.course.side_by_side import is_trace, side_by_side
+from minillm.course.side_by_side import are_lines, is_trace, side_by_side
 
 Plain = Any
 """None, bool, int, float, str, and lists and dicts of them."""
@@ -191,7 +191,7 @@ def compare_plain(what: str, actual: Plain, due: Plain, axes: Sequence[str], tol
     found = list(differences(actual, due, tolerance))
     if not found:
         return
-    if is_trace(actual) and is_trace(due):
+    if is_trace(due) and are_lines(actual):
         raise CheckFailed(side_by_side(what, actual, due, axes[0] if axes else "pass"))
     raise CheckFailed("\n".join(_words(what, actual, due, found, axes)))
 

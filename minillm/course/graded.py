@@ -159,7 +159,7 @@ class Reporter(Selection):
     def _finish(self, item: pytest.Item, threads: set[threading.Thread]) -> None:
         _flush()
         flooded = os.fstat(self._output).st_size > PRINTED
-        failure = FLOOD if flooded else self._failure or self._without_exception(threads)
+        failure = FLOOD if flooded else self._failure or self._without_exception(item, threads)
         self.send(
             event="finish",
             test=item.nodeid,
@@ -170,10 +170,16 @@ class Reporter(Selection):
             **_told(failure),
         )
 
-    def _without_exception(self, threads: set[threading.Thread]) -> Failure:
+    def _without_exception(self, item: pytest.Item, threads: set[threading.Thread]) -> Failure:
         if _outlives(set(threading.enumerate()) - threads):
             return LEFT_THREADS
-        return PASSED if self._called else SKIPPED
+        if not self._called:
+            return SKIPPED
+        unmet = _recorded(item) - {each.what for each in _log(item)}
+        if unmet:  # a loop over results makes no check where there are none
+            what = min(unmet)
+            return Failure(Outcome.FAILED, f"{what}: the code never came to the point where this is due", f"no {what}")
+        return PASSED
 
 
 PASSED = Failure(Outcome.PASSED, "", "")
@@ -196,6 +202,12 @@ def _flush() -> None:
 def _log(item: pytest.Item) -> Sequence[CheckDigest]:
     checks = item.stash.get(CHECKS, None)
     return checks.log if checks else []
+
+
+def _recorded(item: pytest.Item) -> set[str]:
+    """The checks that the reference makes in a test."""
+    due = item.config.stash.get(DUE, None)
+    return set(due.due.get(item.nodeid, ())) if isinstance(due, Recorded) else set()
 
 
 def _outlives(threads: Iterable[threading.Thread]) -> bool:

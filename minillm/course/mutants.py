@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from minillm.course import misconceptions
 from minillm.course.expectations import Expectations, expectations
 from minillm.course.grades import MutantReport, Outcome, TestReport, Verdict
 from minillm.course.job import Job, Limits
@@ -17,21 +16,14 @@ from minillm.course.processes import Void, crew, run
 from minillm.course.splice import OverlayError
 
 TESTS = Path(__file__).parents[2] / "tests"
-LIMITS = Limits(test=10.0)
 
 
-def judge_mutants(lesson: Lesson, tests: Path = TESTS, limits: Limits = LIMITS) -> Iterator[MutantReport]:
-    """How each of the lesson's mutants fared, in their order; then how they failed is recorded.
-
-    Raises Void where the reference itself fails a test.
-    """
-    reports = []
+def judge_mutants(lesson: Lesson, tests: Path = TESTS, limits: Limits | None = None) -> Iterator[MutantReport]:
+    """How each of the lesson's mutants fared, in their order. Raises Void where the reference itself fails a test."""
+    limits = limits or Limits()
     with crew(lesson, tests.parent) as (nursery, pool):
         due = expectations(lesson, tests, nursery, limits)
-        for report in pool.map(partial(judge_mutant, lesson, due, nursery, limits), lesson.mutants):
-            reports.append(report)
-            yield report
-    misconceptions.record(lesson, reports)
+        yield from pool.map(partial(judge_mutant, lesson, due, nursery, limits), lesson.mutants)
 
 
 def judge_mutant(lesson: Lesson, due: Expectations, nursery: Nursery, limits: Limits, mutant: Mutant) -> MutantReport:

@@ -13,11 +13,12 @@ _GAP = 2
 
 def is_trace(value: Any) -> bool:
     """Whether a plain value is a list of lines such as ``A7 B1``, one for each pass of a scheduler."""
-    return isinstance(value, list) and all(isinstance(line, str) for line in value) and _has_words(value)
+    return are_lines(value) and (len(value) > 3 or any(" " in line for line in value))
 
 
-def _has_words(lines: Sequence[str]) -> bool:
-    return len(lines) > 3 or any(" " in line for line in lines)
+def are_lines(value: Any) -> bool:
+    """Whether a plain value is a list of texts."""
+    return isinstance(value, list) and all(isinstance(line, str) for line in value)
 
 
 def side_by_side(what: str, yours: Sequence[str], due: Sequence[str], axis: str = "pass") -> str:
