@@ -158,3 +158,120 @@ def check_workspace(array: Any, name: str, shape: tuple[int, ...]) -> None:
         raise TypeError(f"{name} is {found.dtype}; kernels write float32 there")
     if found.shape != shape or not found.contiguous:
         raise ValueError(f"{name} {found.shape} must be {shape} and contiguous")
+
+
+def check_gpu_caches(k_cache: Any, v_cache: Any) -> tuple[int, ...]:
+    """The shape ``[num_blocks, kv_heads, block_size, head_dim]`` of both caches. TypeError or ValueError if not."""
+    check_gpu_like(k_cache, v_cache=v_cache)
+    return check_same(4, k_cache=k_cache, v_cache=v_cache)
+
+
+def check_gpu_like(cache: Any, /, **arrays: Any) -> None:
+    """Arrays are of the cache's dtype. TypeError if not."""
+    dtype = described(cache).dtype
+    for name, array in arrays.items():
+        if described(array).dtype != dtype:
+            raise TypeError(
+                f"{name} is {described(array).dtype} and the cache {dtype}; convert it to the cache's dtype"
+            )
+
+
+def check_ints(name: str, array: Any, *shape: int | None) -> tuple[int, ...]:
+    """The shape of an int64 array, which is this one but for None. TypeError or ValueError if not."""
+    found = described(array)
+    if found.dtype != np.int64:
+        raise TypeError(f"{name} is {found.dtype}; convert it to int64")
+    fits = len(found.shape) == len(shape) and all(
+        want is None or have == want for have, want in zip(found.shape, shape, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ValueError(f"{name} is {list(found.shape)}; it must be [{wanted}]")
+    return found.shape
+
+
+def check_range(name: str, array: Any, count: int) -> None:
+    """Integers lie in ``[0, count)``. ValueError if not; those in a GPU's memory are not looked at."""
+    if getattr(array, "__cuda_array_interface__", None) is None:
+        values = np.asarray(array)
+        if values.size and not 0 <= values.min() <= values.max() < count:
+            raise ValueError(f"{name} run from {values.min()} to {values.max()}; there are 0 to {count - 1}")
+
+
+def check_store(k: Any, v: Any, k_cache: Any, v_cache: Any, slots: Any) -> tuple[int, int, int]:
+    """Tokens, kv_heads and head_dim of what goes into the cache. TypeError or ValueError if it does not fit."""
+    num_blocks, kv_heads, block_size, head_dim = check_gpu_caches(k_cache, v_cache)
+    check_gpu_like(k_cache, k=k, v=v)
+    (tokens,) = check_ints("slots", slots, None)
+    for name, array in (("k", k), ("v", v)):
+        if described(array).shape != (tokens, kv_heads, head_dim):
+            raise ValueError(f"{name} is {described(array).shape}; {tokens} slots need {(tokens, kv_heads, head_dim)}")
+    check_range("slots", slots, num_blocks * block_size)
+    return tokens, kv_heads, head_dim
+
+
+def check_queries(q: Any, k_cache: Any, kv_heads: int, kv_dim: int, out: Any) -> tuple[int, int]:
+    """Rows and heads of queries that fit a cache. TypeError or ValueError if they do not."""
+    check_gpu_like(k_cache, q=q, out=out)
+    rows, heads, head_dim = check_same(3, q=q, out=out)
+    check_heads(heads, head_dim, kv_heads, kv_dim)
+    return rows, heads
+
+
+def check_decode(q: Any, k_cache: Any, v_cache: Any, block_tables: Any, context_lens: Any, out: Any) -> tuple[int, int]:
+    """Sequences and heads of a decode. TypeError or ValueError if its arguments do not fit together."""
+    _, kv_heads, _, head_dim = check_gpu_caches(k_cache, v_cache)
+    sequences, heads = check_queries(q, k_cache, kv_heads, head_dim, out)
+    check_ints("block_tables", block_tables, sequences, None)
+    check_ints("context_lens", context_lens, sequences)
+    return sequences, heads
+
+
+def check_parts(
+    partial: Any, log_sums: Any, q: Any, k_cache: Any, context_lens: Any, part: int
+) -> tuple[int, int, int]:
+    """Parts, kv_heads and head_dim, with room for each part's output. TypeError or ValueError if there is none.
+
+    That the parts hold the longest context is checked where the host can see it.
+    """
+    sequences, heads, head_dim = described(q).shape
+    parts = described(partial).shape[0]
+    check_workspace(partial, "partial", (parts, sequences, heads, head_dim))
+    check_workspace(log_sums, "log_sums", (parts, sequences, heads))
+    check_range("context_lens", context_lens, parts * part + 1)
+    return parts, described(k_cache).shape[1], head_dim
+
+
+def check_tokens(q: Any, k_cache: Any, v_cache: Any, token_tables: Any, context_lens: Any, out: Any) -> tuple[int, int]:
+    """Sequences and heads of attention over single tokens. TypeError or ValueError if its arguments do not fit."""
+    check_gpu_like(k_cache, v_cache=v_cache)
+    _, kv_heads, head_dim = check_same(3, k_cache=k_cache, v_cache=v_cache)
+    sequences, heads = check_queries(q, k_cache, kv_heads, head_dim, out)
+    check_ints("token_tables", token_tables, sequences, None)
+    check_ints("context_lens", context_lens, sequences)
+    return sequences, heads
+
+
+def check_pairs(source_k: Any, source_v: Any, target_k: Any, target_v: Any, pairs: Any) -> tuple[int, int, int]:
+    """Copies, heads and elements of a head's block. TypeError or ValueError if pools or pairs do not fit."""
+    sources, *block = check_gpu_caches(source_k, source_v)
+    targets, *target_block = check_gpu_caches(target_k, target_v)
+    check_gpu_like(source_k, target_k=target_k)
+    if block != target_block:
+        raise ValueError(f"blocks of shape {block} do not fit where blocks are {target_block}")
+    copies, _ = check_ints("pairs", pairs, None, 2)
+    check_range("source blocks", pairs[:, 0], sources)
+    check_range("target blocks", pairs[:, 1], targets)
+    return copies, block[0], block[1] * block[2]
+
+
+def check_prefill(
+    q: Any, k_cache: Any, v_cache: Any, block_tables: Any, context_lens: Any, query_start: Any, out: Any
+) -> tuple[int, int, int, int, int]:
+    """Tokens, sequences, kv_heads, heads that share one, head_dim. TypeError or ValueError if arguments do not fit."""
+    _, kv_heads, _, head_dim = check_gpu_caches(k_cache, v_cache)
+    tokens, heads = check_queries(q, k_cache, kv_heads, head_dim, out)
+    (sequences,) = check_ints("context_lens", context_lens, None)
+    check_ints("block_tables", block_tables, sequences, None)
+    check_ints("query_start", query_start, sequences + 1)
+    return tokens, sequences, kv_heads, heads // kv_heads, head_dim

@@ -46,3 +46,8 @@ def warp_max(value: float) -> float:
         value = larger(value, cuda.shfl_xor_sync(ALL_LANES, value, offset))
         offset //= 2
     return value
+
+
+def whole_warps(threads: int, most: int) -> int:
+    """So many threads in whole warps, but no more than ``most``."""
+    return min((threads + WARP - 1) // WARP * WARP, most)
