@@ -1,0 +1,73 @@
+"""A warp's online softmax over single keys: the device functions of the decode kernels.
+
+The lanes share a key's elements: lane 0 has elements 0, 32, 64 and so on, which makes reading it one coalesced access
+for each 32. A warp keeps ``state``, the maximum so far and the sum of exponentials relative to it, and ``summed``, the
+values weighted alike.
+"""
+
+import math
+
+from numba import cuda, float32
+
+from kernels.checks import MAX_HEAD_DIM, Floats
+from kernels.cuda.warp import MINUS_INFINITY, WARP, ZERO, larger, warp_sum
+
+THREADS = 128
+WARPS = THREADS // WARP
+DIMS_PER_LANE = MAX_HEAD_DIM // WARP
+"""Registers of a lane for its elements. Loops over them have a fixed length, or the compiler could not use registers"""
+
+
+@cuda.jit(device=True)
+def begin(query: Floats, state: Floats, summed: Floats, q: Floats, scale: float) -> None:
+    """Load a lane's elements of a query ``q [head_dim]``, scaled; nothing has been looked at."""
+    lane = cuda.threadIdx.x % WARP
+    for i in range(DIMS_PER_LANE):
+        query[i] = float32(q[lane + i * WARP]) * scale if lane + i * WARP < len(q) else ZERO
+        summed[i] = ZERO
+    state[0], state[1] = MINUS_INFINITY, ZERO
+
+
+@cuda.jit(device=True)
+def look_at(key: Floats, value: Floats, query: Floats, state: Floats, summed: Floats) -> None:
+    """Take one more ``key [head_dim]`` and its value into a warp's online softmax."""
+    lane = cuda.threadIdx.x % WARP
+    dot = ZERO
+    for i in range(DIMS_PER_LANE):
+        if lane + i * WARP < len(key):
+            dot += query[i] * float32(key[lane + i * WARP])
+    score = warp_sum(dot)
+    maximum = larger(state[0], score)
+    correction, weight = math.exp(state[0] - maximum), math.exp(score - maximum)
+    state[0], state[1] = maximum, state[1] * correction + weight
+    for i in range(DIMS_PER_LANE):
+        if lane + i * WARP < len(value):
+            summed[i] = summed[i] * correction + weight * float32(value[lane + i * WARP])
+
+
+@cuda.jit(device=True)
+def finish(state: Floats, summed: Floats, out: Floats) -> None:
+    """Merge what the block's warps have, by the rule by which one warp corrects its sums, and write ``out [head_dim]``.
+
+    Zeros where no warp looked at a key.
+    """
+    maxima, totals = cuda.shared.array(WARPS, float32), cuda.shared.array(WARPS, float32)
+    sums = cuda.shared.array((WARPS, MAX_HEAD_DIM), float32)
+    lane, warp = cuda.threadIdx.x % WARP, cuda.threadIdx.x // WARP
+    for i in range(DIMS_PER_LANE):
+        if lane + i * WARP < len(out):
+            sums[warp, lane + i * WARP] = summed[i]
+    if lane == 0:
+        maxima[warp], totals[warp] = state[0], state[1]
+    cuda.syncthreads()
+    maximum = MINUS_INFINITY
+    for other in range(WARPS):
+        maximum = larger(maximum, maxima[other])
+    for d in range(cuda.threadIdx.x, len(out), THREADS):
+        total, weighted = ZERO, ZERO
+        for other in range(WARPS):
+            if maxima[other] > MINUS_INFINITY:
+                correction = math.exp(maxima[other] - maximum)
+                total += totals[other] * correction
+                weighted += sums[other, d] * correction
+        out[d] = weighted / total if total > ZERO else ZERO
