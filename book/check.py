@@ -11,7 +11,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,15 @@ SIDEWAYS = "document.documentElement.scrollWidth - document.documentElement.clie
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves files without a log."""
+    """Serves files without a log, to readers who may turn the page before they have all of it."""
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
+
+    def copyfile(self, source: Any, outputfile: Any) -> None:
+        """Send a file as far as the reader takes it."""
+        with suppress(ConnectionError):
+            super().copyfile(source, outputfile)
 
 
 @contextmanager

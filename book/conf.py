@@ -42,7 +42,7 @@ add_module_names = False
 toc_object_entries_show_parents = "hide"
 
 # What is not ours is documented elsewhere, and so are type variables nowhere: links to it are left out.
-nitpick_ignore_regex = [(r"py:(class|obj|data|exc)", r"(?!(minillm|kernels)\b).*|[\w.]*\.[A-Z]")]
+nitpick_ignore_regex = [(r"py:(class|obj|data|exc|func|meth)", r"(?!(minillm|kernels)\b).*|[\w.]*\.[A-Z]")]
 
 html_theme = "furo"
 html_title = "minillm"

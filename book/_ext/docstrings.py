@@ -5,6 +5,7 @@ Members that another package's base class adds to ours are left out.
 
 import re
 from collections.abc import Iterator
+from inspect import getdoc
 from itertools import groupby
 from typing import Any
 
@@ -29,7 +30,10 @@ def _field(line: str) -> str:
 
 
 def rewrite(app: Sphinx, what: str, name: str, item: object, options: Any, lines: list[str]) -> None:
-    """Change a docstring's lines in place, as autodoc asks for."""
+    """Change a docstring's lines in place, as autodoc asks for; a compiled function has that of its Python source."""
+    source = getattr(item, "py_func", None)
+    if source is not None:
+        lines[:] = (getdoc(source) or "").splitlines()
     lines[:] = as_lists(lines)
 
 
