@@ -7,6 +7,7 @@ import textwrap
 import pytest
 from toy_lesson import LIMITS, ROUNDS, SUBTRACTS, at_work
 
+from minillm.course.cache import tree_hash
 from minillm.course.expectations import expectations
 from minillm.course.grades import Outcome
 from minillm.course.grading import grade, lab_job
@@ -102,6 +103,13 @@ def test_tasks_that_fit_the_reference_but_not_each_other_fail_the_integration_al
     assert [task.earned for task in tasks] == [20]
     assert not tasks[0].integrates
     assert tasks[0].integration[0].message.startswith("mean: 0, but 2.66667 was due")
+
+
+def test_a_task_that_never_ends_is_left_out_of_the_integration(toy):
+    endless = "class Countdown:\n    def run(self):\n        while True:\n            pass\n"
+    first, third = graded(toy, TOTAL + "\n\n" + endless, [1, 3]).tasks
+    assert {report.outcome for report in third.reports} == {Outcome.TIMED_OUT}
+    assert (first.solved, first.integration, third.integration) == (True, (), ())
 
 
 def test_a_test_that_makes_fewer_checks_than_on_the_reference_fails(toy):
@@ -306,10 +314,23 @@ def test_a_lesson_whose_tests_let_a_known_wrong_solution_pass_is_void(tmp_path):
 # What is due
 
 
-def test_what_is_due_is_recorded_once_for_a_state_of_the_tree(toy, due, nursery):
-    recorded = due.file.stat().st_mtime_ns
-    assert expectations(toy.lesson, toy.tests, nursery, LIMITS) == due
-    assert due.file.stat().st_mtime_ns == recorded
+def test_what_is_due_is_recorded_once_for_a_state_of_the_tree(toy, nursery, monkeypatch):
+    states = iter(["first", "first", "second"])
+    monkeypatch.setattr("minillm.course.expectations.tree_state", lambda tests: next(states))
+    found = [expectations(toy.lesson, toy.tests, nursery, LIMITS) for _ in range(2)]
+    recorded = found[0].file.stat().st_mtime_ns
+    found.append(expectations(toy.lesson, toy.tests, nursery, LIMITS))
+    assert [each.file.name for each in found] == [f"lesson_91_{state}.json" for state in ("first", "first", "second")]
+    assert found[0].file.stat().st_mtime_ns == recorded
+
+
+def test_the_state_of_the_tree_is_that_of_all_its_code(tmp_path):
+    (tmp_path / "test_it.py").write_text("x = 1\n")
+    before = tree_hash([tmp_path])
+    (tmp_path / "notes.md").write_text("no code")
+    assert tree_hash([tmp_path]) == before
+    (tmp_path / "test_it.py").write_text("x = 2\n")
+    assert tree_hash([tmp_path]) != before
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from minillm.course.grades import CheckDigest, Outcome
 from minillm.course.job import PRINTED, SHOWN, Job
 from minillm.course.overlay import Overlay
 
-MEMORY = 6 << 30
+MEMORY = 4 << 30
 FILE_SIZE = 16 * PRINTED
 """Bytes that this process may allocate, and write to one file: a runaway list or print ends in an exception."""
 

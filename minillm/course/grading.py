@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +38,9 @@ def grade(
     """The grade of ``lab`` in these tasks of the lesson, or in all.
 
     Credit comes from each task alone over the reference. For the integration the other tasks are the student's where
-    they are written; else they are the reference's with ``fallback``, and the skeleton's without. ``tests`` is the
-    folder of tests. Trouble with the lab or the grader makes the grade void, and says why.
+    they are written; else they are the reference's with ``fallback``, and the skeleton's without. A task that never
+    ends, or ends its process, is left out of that, for it would hide all others. ``tests`` is the folder of tests.
+    Trouble with the lab or the grader makes the grade void, and says why.
     """
     chosen = _chosen(lesson, tasks)
     limits = limits or Limits()
@@ -72,30 +73,29 @@ class _Grading:
     fallback: bool
 
     def grades(self, chosen: Sequence[Task], pool: ThreadPoolExecutor) -> list[TaskGrade]:
-        """All runs are started before the first is waited for."""
+        """First each task alone; then, in one process, all that are mixed with others."""
         text = self.lab.read_text(encoding="utf-8")
         written = {task.number: written_functions(text, task) for task in self.lesson.tasks}
         refused = {task.number: self._refusal(task.functions) for task in self.lesson.tasks if written[task.number]}
         fit = [task for task in self.lesson.tasks if not refused.get(task.number)]
         alone = [task for task in chosen if task in fit and written[task.number]]
-        used = [each for task in fit for each in (written[task.number] if self.fallback else task.functions)]
-        mixed = [task for task in alone if set(used) != set(task.functions)]
-
         runs = {task.number: pool.submit(self._run, task.functions, [task]) for task in alone}
-        integration = pool.submit(self._run, used, mixed)
-        reports = {number: self._explained(number, future.result()) for number, future in runs.items()}
-        together = {report.test: report for report in integration.result()}
+        reports = {number: future.result() for number, future in runs.items()}
+
+        going = [task for task in fit if not _kills(reports.get(task.number, ()))]
+        used = [each for task in going for each in (written[task.number] if self.fallback else task.functions)]
+        mixed = [task for task in alone if task in going and set(used) != set(task.functions)]
+        together = {report.test: report for report in self._run(used, mixed)}
+        integration = {task.number: [together[test] for test in self.due.tests[task.number]] for task in mixed}
         return [
             TaskGrade(
                 task.number,
                 task.goal,
                 task.points,
-                bool(written[task.number]),
-                refused.get(task.number),
-                () if refused.get(task.number) else reports.get(task.number, self._unwritten(task)),
-                self._explained(task.number, [together[test] for test in self.due.tests[task.number]])
-                if task in mixed
-                else (),
+                written=bool(written[task.number]),
+                refused=refused.get(task.number),
+                reports=self._explained(task, reports.get(task.number) or self._not_run(task, refused)),
+                integration=self._explained(task, integration.get(task.number, ())),
             )
             for task in chosen
         ]
@@ -120,13 +120,21 @@ class _Grading:
     def _job(self, functions: Sequence[Function], tests: tuple[str, ...]) -> Job:
         return lab_job(self.lesson, self.lab, functions, self.due, tests)
 
-    def _unwritten(self, task: Task) -> tuple[TestReport, ...]:
+    def _not_run(self, task: Task, refused: Mapping[int, str | None]) -> list[TestReport]:
+        """Reports of a task that is not written; none of one that was refused."""
+        if refused.get(task.number):
+            return []
         why = f"task {task.number} is not written yet"
-        return tuple(TestReport(test, Outcome.NOT_WRITTEN, why) for test in self.due.tests[task.number])
+        return [TestReport(test, Outcome.NOT_WRITTEN, why) for test in self.due.tests[task.number]]
 
-    def _explained(self, task: int, reports: Sequence[TestReport]) -> tuple[TestReport, ...]:
-        mutants = [mutant for mutant in self.lesson.mutants if mutant.task == task]
+    def _explained(self, task: Task, reports: Sequence[TestReport]) -> tuple[TestReport, ...]:
+        mutants = [mutant for mutant in self.lesson.mutants if mutant.task == task.number]
         return misconceptions.explained(reports, mutants, misconceptions.read(self.lesson.folder))
+
+
+def _kills(reports: Iterable[TestReport]) -> bool:
+    """Whether a task ends processes: with it no other task could be tried."""
+    return any(report.outcome in (Outcome.TIMED_OUT, Outcome.DIED) for report in reports)
 
 
 def lab_job(

@@ -58,7 +58,7 @@ class Limits:
     start_up: float = 120.0
     test: float = 20.0
     compiled: float = 60.0
-    kills: int = 3
+    kills: int = 2
 
     def of_test(self, job: Job) -> float:
         """Seconds for a test of this job."""
