@@ -490,3 +490,13 @@ def no_such_intrinsic(x):
 def test_what_the_lab_does_not_have_is_named():
     with lab.run(), pytest.raises(lab.LabError, match=r"the lab has no cuda\.fp16"):
         no_such_intrinsic[1, 1](np.ones(1, np.float16))
+
+
+def test_a_kernel_that_got_its_grid_outside_runs_in_the_lab_within():
+    x, out = np.ones(4, np.float32), np.zeros(4, np.float32)
+    with pytest.warns(Warning, match="occupancy"):
+        launch = add[1, 4]
+    with lab.check() as reports:
+        launch(x, x, out)
+    reports[0].check()
+    assert (out == 2).all()

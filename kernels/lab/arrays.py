@@ -155,13 +155,14 @@ class CheckedArray:
         indices = index if type(index) is tuple else (index,)
         if len(indices) > self.ndim:
             raise OutOfBounds(f"{self._name} has {self.ndim} dimensions and is given {len(indices)} indices")
-        if any(type(each) is slice for each in indices):
-            return self._sliced(indices)
         first = self._first
         for each, size, stride in zip(indices, self.shape, self._strides, strict=False):
-            if not 0 <= as_index(each) < size:
+            if each.__class__ is slice:
+                return self._sliced(indices)
+            position = as_index(each)
+            if not 0 <= position < size:
                 raise self._out_of_bounds(indices)
-            first += as_index(each) * stride
+            first += position * stride
         left = len(indices)
         found = first if left == self.ndim else self._view(first, self.shape[left:], self._strides[left:])
         self._elements[index] = found

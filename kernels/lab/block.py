@@ -107,16 +107,20 @@ class Block:
         while runnable:
             for thread in self.in_turn(runnable):
                 enter(thread)
-                wait = resume[thread]()
-                if wait.__class__ is Wait:
-                    waits[thread] = wait
-                else:
-                    self._ended.add(thread)
-            runnable = self._released()
+                waits[thread] = resume[thread]()
+            different = set(waits.values())
+            if None in different:  # what a kernel returns at its end
+                self._note_ended()
+            runnable = self._released({wait.kind for wait in different if wait is not None})
 
-    def _released(self) -> list[int]:
+    def _note_ended(self) -> None:
+        ended = [thread for thread, wait in self._waits.items() if wait is None]
+        self._ended.update(ended)
+        for thread in ended:
+            del self._waits[thread]
+
+    def _released(self, kinds: set[Kind]) -> list[int]:
         """Who may go on, in ascending order. Empty when all have ended."""
-        kinds = {wait.kind for wait in set(self._waits.values())}
         if kinds == {"block"}:
             return self._released_block()
         released = self._released_warps() if "warp" in kinds else []
@@ -220,7 +224,7 @@ class Block:
 
     def _frame(self, thread: int) -> FrameType:
         """The frame that calls the intrinsic for which a thread waits."""
-        frame: FrameType = self._waits[thread].frame or self._threads[thread].gr_frame.f_back
+        frame: FrameType = self._waits[thread].frame or self._threads[thread].gr_frame
         return frame
 
 

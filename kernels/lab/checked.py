@@ -36,6 +36,7 @@ class CheckedLaunch:
         self._tests: Counter[tuple[int, int]] = Counter()
         self._at = list(indices(shape))
         self._thread = self._block = self._epoch = 0
+        self._syncs: list[int] = []
 
     def run(self, arguments: list[Any], shared_bytes: int) -> Report:
         """Run all blocks. Raises what the kernel raises."""
@@ -81,14 +82,17 @@ class CheckedLaunch:
     # What the block's threads report while they run.
 
     def _enter(self, intrinsics: Intrinsics) -> Callable[[int], None]:
-        memory, warp_syncs, block = self._memory, self._warp_syncs, self._block
+        memory, log, block = self._memory, self._memory.log, self._block
+        pending = memory.pending = [{} for _ in self._at]
+        syncs = self._syncs = [0] * (len(self._at) // WARP_SIZE + 1)
         enter_thread = intrinsics.entering(self._at)
 
         def enter(thread: int) -> None:
             self._thread = thread
             enter_thread(thread)
-            memory.run_thread(thread)
-            memory.log.begin_turn(block, self._epoch, thread, len(warp_syncs[block, thread // WARP_SIZE]))
+            memory.own = pending[thread]
+            now = (block, self._epoch, thread, syncs[thread // WARP_SIZE], len(log.entries), len(log.tests))
+            log.turns.extend(now)
 
         return enter
 
@@ -102,11 +106,17 @@ class CheckedLaunch:
         self._epoch += 1
 
     def _warp_synced(self, warp: int, mask: int) -> None:
-        self._memory.commit(self._in_turn([warp * WARP_SIZE + lane for lane in range(WARP_SIZE) if mask >> lane & 1]))
+        self._memory.commit(
+            self._in_turn([thread for thread in self._threads_of(warp) if mask >> thread % WARP_SIZE & 1])
+        )
         self._warp_syncs[self._block, warp].append(mask)
+        self._syncs[warp] += 1
 
-    def _recorder(self, first: int) -> tuple[Callable[[int, Any], bool], Callable[[int, Any], Any]]:
-        """``test`` and ``trips`` of a function whose branches are numbered from ``first`` on."""
+    def _threads_of(self, warp: int) -> range:
+        return range(warp * WARP_SIZE, min((warp + 1) * WARP_SIZE, len(self._at)))
+
+    def _recorder(self, first: int) -> tuple[Callable[[int, Any], Any], ...]:
+        """``test``, ``loop`` and ``trips`` of a function whose branches are numbered from ``first`` on."""
         note_test, note_outcome = self._memory.log.tests.append, self._memory.log.outcomes.append
         tests = self._tests
 
@@ -114,11 +124,14 @@ class CheckedLaunch:
             truth = bool(outcome)
             note_test(first + branch)
             note_outcome(truth)
+            return truth
+
+        def loop(branch: int, outcome: Any) -> bool:
             key = (self._thread, first + branch)
             tests[key] += 1
             if tests[key] > MOST_TESTS:
                 raise Deadlock(f"the thread came {MOST_TESTS} times to one test: what it waits for does not come")
-            return truth
+            return test(branch, outcome)
 
         def trips(branch: int, iterable: Any) -> Any:
             if isinstance(iterable, range):
@@ -126,7 +139,7 @@ class CheckedLaunch:
                 note_outcome(len(iterable))
             return iterable
 
-        return test, trips
+        return test, loop, trips
 
     # When all blocks have ended.
 

@@ -11,9 +11,9 @@ from types import CodeType, FunctionType
 
 from kernels.lab.source import definition
 
-TEST, TRIPS, HITS = "__lab_test__", "__lab_trips__", "__lab_hits__"
-"""Names that counted code finds in its globals: ``test(branch, outcome)`` returns the outcome as a bool,
-``trips(branch, iterable)`` the iterable, and ``hits`` is a list with a counter for each suite."""
+TEST, LOOP, TRIPS, HITS = "__lab_test__", "__lab_loop__", "__lab_trips__", "__lab_hits__"
+"""Names that counted code finds in its globals: ``test(branch, outcome)``, or ``loop`` for a ``while``, returns the
+outcome as a bool, ``trips(branch, iterable)`` the iterable, and ``hits`` is a list with a counter for each suite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class _Counter(ast.NodeTransformer):
 
     def visit_While(self, node: ast.While) -> ast.AST:
         self.generic_visit(node)
-        node.test = self._noted(TEST, node.test, "while")
+        node.test = self._noted(LOOP, node.test, "while")
         node.body = self._headed(node.body)
         return node
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from sys import _getframe
 from types import FrameType, SimpleNamespace
 from typing import Any, Protocol
@@ -113,11 +114,13 @@ class Intrinsics:
     def __init__(self, grid: Dimensions, block: Dimensions, arrays: Arrays) -> None:
         self.gridDim, self.blockDim = Point(*grid), Point(*block)
         self.blockIdx, self.threadIdx = Point(0, 0, 0), Point(0, 0, 0)
-        self.laneid, self.warpsize = 0, WARP_SIZE
+        self.warpsize = WARP_SIZE
         self._arrays, self._wait = arrays, getcurrent().switch
         self.shared, self.local = SimpleNamespace(array=self._shared_array), SimpleNamespace(array=self._local_array)
         self.const = SimpleNamespace(array_like=self._constant)
         self.atomic = Atomic(self._wait)
+        self.syncthreads = partial(self._wait, BARRIER)
+        """Wait for all threads of the block. It costs no frame of its own: it is called most."""
 
     def enter_block(self, index: Dimensions) -> None:
         """A new block: its shared arrays are its own."""
@@ -130,9 +133,17 @@ class Intrinsics:
 
         def enter(thread: int) -> None:
             at.x, at.y, at.z = coordinates[thread]
-            self.laneid = thread % WARP_SIZE
 
-        return enter
+        def enter_in_row(thread: int) -> None:
+            at.x = thread
+
+        return enter if coordinates[-1] != (len(coordinates) - 1, 0, 0) else enter_in_row
+
+    @property
+    def laneid(self) -> int:
+        """The thread's number in its warp."""
+        at, size = self.threadIdx, self.blockDim
+        return (at.x + (at.y + at.z * size.y) * size.x) % WARP_SIZE
 
     def grid(self, ndim: int) -> Any:
         """The thread's number in the whole grid, in each of ``ndim`` dimensions."""
@@ -147,10 +158,6 @@ class Intrinsics:
         return x if ndim == 1 else (x, blocks.y * size.y, blocks.z * size.z)[:ndim]
 
     # Barriers of the block.
-
-    def syncthreads(self) -> None:
-        """Wait for all threads of the block."""
-        self._wait(BARRIER)
 
     def syncthreads_count(self, predicate: Any) -> int:
         """Wait, and count the threads whose predicate is true."""

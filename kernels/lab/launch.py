@@ -83,7 +83,12 @@ def _launching(launch: Launch) -> Iterator[None]:
         threads = tpb or THREADS
         return configure(kernel, -(-ntasks // threads), threads, stream, sharedmem)
 
-    with patch.object(CUDADispatcher, "configure", configure), patch.object(CUDADispatcher, "forall", forall):
+    def call(kernel: Any, arguments: Any, *configuration: Any) -> None:
+        """What was configured outside: numba gives grid, block, stream and bytes, numba-cuda an object with them."""
+        named = [getattr(configuration[0], each, None) for each in ("griddim", "blockdim", "stream", "sharedmem")]
+        configure(kernel, *(named if len(configuration) == 1 else configuration))(*arguments)
+
+    with patch.multiple(CUDADispatcher, configure=configure, forall=forall, call=call):
         yield
 
 

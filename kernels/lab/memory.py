@@ -92,10 +92,6 @@ class Log:
     outcomes: "array[int]" = field(default_factory=lambda: array("q"))
     turns: "array[int]" = field(default_factory=lambda: array("q"))
 
-    def begin_turn(self, block: int, epoch: int, thread: int, warp_sync: int) -> None:
-        """From here on the log is this thread's."""
-        self.turns.extend((block, epoch, thread, warp_sync, len(self.entries), len(self.tests)))
-
 
 Store = tuple[Segment, int, Any]
 """What a thread has stored and others do not see yet: the segment, the element, the value."""
@@ -108,29 +104,24 @@ class Memory:
     late_stores: bool
     log: Log = field(default_factory=Log)
     segments: list[Segment] = field(default_factory=list)
+    pending: list[dict[int, Store]] = field(default_factory=list)
+    """For each thread of the running block its stores that wait, by cell."""
     own: dict[int, Store] = field(default_factory=dict)
-    """The running thread's stores that wait, by cell."""
-    _pending: dict[int, dict[int, Store]] = field(default_factory=dict)
+    """The running thread's among them."""
     _next_cell: int = 0
     _next_address: dict[Space, int] = field(default_factory=lambda: dict.fromkeys(Space, 0))
-
-    def run_thread(self, thread: int) -> None:
-        """Loads and stores are this thread's from here on."""
-        if self.late_stores:
-            self.own = self._pending.setdefault(thread, {})
 
     def commit(self, threads: Iterable[int]) -> None:
         """Let all see what these threads stored, in this order."""
         for thread in threads:
-            stores = self._pending.get(thread)
-            if stores:
-                for segment, element, value in stores.values():
-                    segment.values[element] = value
-                stores.clear()
+            stores = self.pending[thread]
+            for segment, element, value in stores.values():
+                segment.values[element] = value
+            stores.clear()
 
     def commit_all(self, in_turn: Callable[[list[int]], Sequence[int]]) -> None:
         """Let all see what any thread stored, in this order of threads."""
-        self.commit(in_turn(sorted(thread for thread, stores in self._pending.items() if stores)))
+        self.commit(in_turn([thread for thread, stores in enumerate(self.pending) if stores]))
 
     def allocate(self, name: str, shape: Any, dtype: Any, space: Space) -> Segment:
         """A new array that nobody has written."""

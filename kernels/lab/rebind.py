@@ -13,7 +13,7 @@ import numpy as np
 from numba import cuda
 
 from kernels.lab.compiler import CUDADispatcher, as_dtype, types
-from kernels.lab.instrument import HITS, TEST, TRIPS, Branch, Suite, counted
+from kernels.lab.instrument import HITS, LOOP, TEST, TRIPS, Branch, Suite, counted
 from kernels.lab.intrinsics import Intrinsics
 from kernels.lab.numbers import GpuMath, GpuNumpy, conversion, plain
 from kernels.lab.source import LabError
@@ -21,12 +21,12 @@ from kernels.lab.source import LabError
 GPU_MATH, GPU_NUMPY = GpuMath(), GpuNumpy()
 _ABSENT = object()
 _INTRINSICS = (
-    *(name for name in vars(Intrinsics) if not name.startswith("_")),
-    *("shared", "local", "const", "atomic", "threadIdx", "blockIdx", "blockDim", "gridDim"),
+    *(name for name in vars(Intrinsics) if not name.startswith("_") and name != "laneid"),
+    *("syncthreads", "shared", "local", "const", "atomic", "threadIdx", "blockIdx", "blockDim", "gridDim"),
 )
 _NUMBA_MODULES = ("numba", "numba.core.types", "numba.cuda.types")
-Recorder = Callable[[int], tuple[Callable[[int, Any], bool], Callable[[int, Any], Any]]]
-"""From the number of a function's first branch to its ``test`` and ``trips``, as ``instrument`` calls them."""
+Recorder = Callable[[int], tuple[Callable[[int, Any], Any], ...]]
+"""From the number of a function's first branch to its ``test``, ``loop`` and ``trips``, as ``instrument`` has them."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Program:
         assert self.recorder is not None
         new = counted(function)
         hits = [0] * len(new.suites)
-        recording[TEST], recording[TRIPS] = self.recorder(len(self.branches))
+        recording[TEST], recording[LOOP], recording[TRIPS] = self.recorder(len(self.branches))
         recording[HITS] = hits
         self.branches += new.branches
         self.suites += [(suite, hits, number) for number, suite in enumerate(new.suites)]

@@ -87,6 +87,26 @@ def attention(
     show(_table("Prompt chunks (torch reads keys and values in one piece)", header, rows))
 
 
+@app.command()
+def lab() -> None:
+    """The kernel lab against numba's own simulator, without and with checks; takes about a minute."""
+    from minillm.bench.lab import measure
+
+    rows = [
+        (
+            each.kernel,
+            f"{each.simulator:.2f}",
+            f"{each.bare * 1e3:.0f}",
+            f"{each.simulator / each.bare:.0f}",
+            f"{each.checked * 1e3:.0f}",
+            f"{each.simulator / each.checked:.0f}",
+        )
+        for each in measure()
+    ]
+    header = ("kernel", "simulator, s", "lab, ms", "times as fast", "with checks, ms", "times as fast")
+    show(_table("Processor time of one launch in numba's simulator and in the kernel lab", header, rows))
+
+
 def _tracked(measurements: Iterable[Measurement], total: int, what: str) -> Iterable[Measurement]:
     return track(measurements, f"measuring {what}", total=total, transient=True)
 
