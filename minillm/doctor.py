@@ -114,7 +114,8 @@ def device() -> Finding:
     extras = [name for name in ("amx_bf16", "avx512_bf16") if torch.cpu.get_capabilities().get(name)]
     text = f"cpu ({', '.join([level, *extras])})"
     if torch.cuda.is_available():
-        return Finding("device", "limit", f"{text}; {torch.cuda.get_device_name()} stays idle: no GPU backend yet")
+        gpu = torch.cuda.get_device_name()
+        return Finding("device", "limit", f"{text}; {gpu} stays idle until device=cuda is asked for")
     return Finding("device", "ok", f"{text}; no CUDA GPU, and none is needed")
 
 

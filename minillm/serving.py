@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numba
+import numba.cuda
 import torch
 from torch import Tensor
 
@@ -25,6 +25,7 @@ from minillm.scheduler import Scheduler
 LONGEST_DEFAULT_CONTEXT = 8192
 """In tokens. Some models take 128 k, whose cache alone would fill a laptop's memory: that has to be asked for."""
 
+CPU = torch.device("cpu")
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in FLOAT_TYPES}
 """The types that a model can compute in, by name."""
 
@@ -83,19 +84,29 @@ def dtype_named(name: str) -> torch.dtype:
 
 
 def device_named(name: str) -> torch.device:
-    """The device to compute on: so far the CPU. Raises ValueError for any other, and says what is missing."""
-    if name == "cpu":
-        return torch.device("cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"the device {name!r} needs a CUDA GPU and torch's CUDA build, and torch sees none; use cpu")
-    raise ValueError(f"the device {name!r} has no kernels in minillm yet; use cpu")
+    """The device to compute on: ``cpu`` or ``cuda``. Raises ValueError for any other, and says what is missing.
 
-
-def make_cache(config: ModelConfig, memory: Memory, dtype: torch.dtype) -> Cache:
-    """The tensors that a policy's memory asks for, for a model that computes in ``dtype``.
-
-    Keys and values of a 16-bit model are kept in float32, as the CPU's attention reads them.
+    Another device is never taken instead.
     """
+    if name == "cpu":
+        return CPU
+    if name != "cuda":
+        raise ValueError(f"the device {name!r} has no kernels; use cpu or cuda (CUDA_VISIBLE_DEVICES chooses the GPU)")
+    if not torch.cuda.is_available():
+        raise ValueError(f"the device {name!r} needs a CUDA GPU and torch's CUDA build, and torch sees none; use cpu")
+    if not numba.cuda.is_available():
+        raise ValueError("the device 'cuda' needs numba's CUDA compiler, which finds none; install minillm[cuda]")
+    return torch.device("cuda")
+
+
+def make_cache(config: ModelConfig, memory: Memory, dtype: torch.dtype, device: torch.device = CPU) -> Cache:
+    """The tensors that a policy's memory asks for, for a model that computes in ``dtype`` on this device.
+
+    On the CPU keys and values of a 16-bit model are kept in float32, as its attention reads them. Raises ValueError
+    for a dtype or a memory that a GPU has no kernels for.
+    """
+    if device.type == "cuda":
+        return _cuda_cache(config, memory, dtype, device)
     kept = torch.promote_types(dtype, torch.float32)
     cache: Cache = (
         KernelPagedCache(config, memory, kept)
@@ -105,11 +116,20 @@ def make_cache(config: ModelConfig, memory: Memory, dtype: torch.dtype) -> Cache
     return cache if dtype == kept else _Widened(cache, kept)
 
 
+def _cuda_cache(config: ModelConfig, memory: Memory, dtype: torch.dtype, device: torch.device) -> Cache:
+    from minillm.cache.paged_cuda import CudaPagedCache  # numba's CUDA side, which a CPU needs not load
+
+    if not isinstance(memory, PagedMemory):
+        raise ValueError("a padded batch has no cache on a GPU; use a policy with paged memory, or cpu")
+    return CudaPagedCache(config, memory, dtype, device)
+
+
 def wall_engine(model: LanguageModel, scheduler: Scheduler, limits: Limits, depth: int = 1) -> Engine:
     """An engine that runs a policy on the real model in real time, with ``depth`` batches in flight."""
     share_threads()
-    cache = make_cache(model.transformer.config, scheduler.memory, model.transformer.dtype)
-    executor = TorchExecutor(model.transformer, cache, limits.eos_token_ids)
+    transformer = model.transformer
+    cache = make_cache(transformer.config, scheduler.memory, transformer.dtype, transformer.embedding.device)
+    executor = TorchExecutor(transformer, cache, limits.eos_token_ids)
     clock = WallClock()
     return Engine(scheduler, WallRunner(executor, clock, depth), clock, limits, model.tokenizer)
 

@@ -1,0 +1,80 @@
+"""The engine on the CUDA kernels: in the lab, on the tiny model, the tokens are those of the uncached loop."""
+
+import pytest
+import torch
+from harness import LIMITS, oracle, paged, request, simulated, tokens_of
+
+from kernels import lab
+from minillm.cache.memory import PagedMemory, RectangleMemory
+from minillm.cache.paged_cuda import CudaPagedCache
+from minillm.executor import TorchExecutor
+from minillm.model.tiny import TINY, tiny
+from minillm.schedulers.splitfuse import SplitFuse
+from minillm.schedulers.vllm import VLLM
+from minillm.serving import device_named, make_cache
+
+CPU = torch.device("cpu")
+
+
+class Watched(CudaPagedCache):
+    """Notes which kinds of block moves it was asked for."""
+
+    def apply(self, moves):
+        self.kinds = getattr(self, "kinds", set()) | {
+            kind for kind in ("swap_out", "swap_in", "copies") if getattr(moves, kind)
+        }
+        super().apply(moves)
+
+
+def in_the_lab(scheduler, requests, model):
+    """The tokens with every kernel run by the lab, on a cache whose unwritten slots are NaN; and that cache."""
+    cache = Watched(model.config, scheduler.memory, model.dtype, CPU, torch.Tensor.numpy, fill=torch.nan)
+    engine = simulated(scheduler, requests, execute=TorchExecutor(model, cache, LIMITS.eos_token_ids))
+    with lab.run():
+        return tokens_of(engine.run()), cache
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "moves"),
+    [
+        (paged(VLLM)(num_blocks=7, block_size=3, swap_blocks=9), {"swap_out", "swap_in", "copies"}),
+        (paged(SplitFuse)(num_blocks=9, block_size=4, token_budget=5), set()),
+    ],
+    ids=["vllm", "splitfuse"],
+)
+def test_the_engine_on_cuda_kernels_gives_the_tokens_of_the_uncached_loop(scheduler, moves):
+    model = tiny(0, dtype=torch.float32)
+    branches = {"n": 2, "temperature": 1.0, "seed": 3}
+    requests = [request("a", 5, 4), request("b", 7, 3), request("c", 4, 3, params=branches)]
+    tokens, cache = in_the_lab(scheduler, requests, model)
+    assert tokens == oracle(model, requests)
+    assert cache.kinds >= moves
+
+
+def test_a_gpu_that_is_not_there_is_asked_for_in_vain(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="'cuda' needs a CUDA GPU"):
+        device_named("cuda")
+
+
+def test_numba_must_see_the_gpu_as_well(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("numba.cuda.is_available", lambda: False)
+    with pytest.raises(ValueError, match=r"install minillm\[cuda\]"):
+        device_named("cuda")
+
+
+@pytest.mark.parametrize("name", ["cuda:1", "mps"])
+def test_other_devices_are_refused(name):
+    with pytest.raises(ValueError, match="has no kernels"):
+        device_named(name)
+
+
+def test_padded_batches_have_no_cache_on_a_gpu():
+    with pytest.raises(ValueError, match="use a policy with paged memory"):
+        make_cache(TINY, RectangleMemory(2, 8), torch.float32, torch.device("cuda"))
+
+
+def test_a_dtype_without_kernels_is_refused():
+    with pytest.raises(ValueError, match=r"not torch\.bfloat16"):
+        CudaPagedCache(TINY, PagedMemory(2, 4), torch.bfloat16, CPU)
