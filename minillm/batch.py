@@ -38,7 +38,9 @@ class Span:
 def next_span(sequence: Sequence, limit: int | None = None) -> Span:
     """All that the cache lacks of a sequence, or at most ``limit`` tokens of it.
 
-    Only a span that reaches the sequence's last token samples; drafts follow that token as far as the limit allows.
+    Only a span that reaches the sequence's last token samples: once for each of ``sequence.branches``, mostly 1.
+    Drafts (lesson 16; none before) are guesses of what follows that token. They are uncomputed too: the span computes
+    as many of the first as the limit leaves room for, and draws no more samples for them.
     """
     length = sequence.uncomputed if limit is None else min(limit, sequence.uncomputed)
     beyond = sequence.computed + length - len(sequence.token_ids)
@@ -132,7 +134,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the engine kept of a result, one per sequence that grew.
+    """What the engine kept of a result, one per sequence whose cache or answer grew.
 
     Where a span sampled n branches, the new branches' outcomes come first and the span's own sequence last, so a
     policy can share memory with each new branch before it frees or keeps the parent's.

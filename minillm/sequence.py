@@ -43,6 +43,10 @@ class Sequence:
         if not self.token_ids:
             self.token_ids = list(self.request.prompt_token_ids)
 
+    def __repr__(self) -> str:
+        """Short, for errors print sequences: a name tells which one is meant, and its tokens fill a page."""
+        return f"<Sequence {self.name}>"
+
     @property
     def name(self) -> str:
         """The request's id, with the branch where there are several."""

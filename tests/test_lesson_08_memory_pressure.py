@@ -65,6 +65,16 @@ def test_a_prompt_enters_if_the_watermark_stays_free(check, prompt, first):
 
 
 @pytest.mark.task(8, 2)
+def test_who_is_admitted_runs(check):
+    scheduler = vllm(4)
+    scheduler.add(request("A", 4, 3), now=0.0)
+    scheduler.add(request("B", 4, 3), now=0.0)
+    batch = launch(scheduler)
+    check("groups that run", [group.request_id for group in scheduler.running], ["A", "B"])
+    check("their status", [span.sequence.status.value for span in batch.spans], ["running", "running"])
+
+
+@pytest.mark.task(8, 2)
 def test_a_short_prompt_does_not_overtake_a_long_one_that_has_to_wait(check):
     steps = recorded(vllm(4), [request("A", 8, 2), request("B", 12, 1), request("C", 4, 1)])
     check("passes", trace(steps), ["A8", "A1", "B12 C4"])
@@ -151,6 +161,15 @@ def test_a_preempted_sequence_waits_before_those_that_arrived_later(check):
 
 
 @pytest.mark.task(8, 4)
+def test_a_preempted_group_leaves_those_who_run(check):
+    scheduler = vllm(2)
+    engine = simulated(scheduler, [request(name, 4, 4) for name in "AB"])
+    engine.step()
+    engine.step()
+    check("groups that run after B was preempted", [group.request_id for group in scheduler.running], ["A"])
+
+
+@pytest.mark.task(8, 4)
 def test_a_preempted_sequence_gives_up_all_blocks_and_keeps_its_tokens(check):
     scheduler = vllm(4)
     engine = simulated(scheduler, [request(name, 4, 6) for name in "ABC"])
@@ -213,6 +232,19 @@ TWO_PAIRS = [
 def test_a_pair_is_swapped_out_whole_and_comes_back_when_there_is_room_to_grow(check):
     steps = recorded(vllm(7, swap_blocks=3), [pair("A", 6, 4), pair("B", 6, 4)])
     check("passes", trace(steps), TWO_PAIRS)
+
+
+@pytest.mark.task(8, 5)
+def test_the_status_of_a_pair_tells_where_its_blocks_are(check):
+    scheduler = vllm(7, swap_blocks=3)
+    engine = simulated(scheduler, [pair("A", 6, 4), pair("B", 6, 4)])
+    for _ in range(3):
+        engine.step()
+    (b,) = scheduler.swapped
+    check("status of B's samples, swapped out", [sample.status.value for sample in b.sequences], ["swapped"] * 2)
+    for _ in range(2):
+        engine.step()
+    check("status of B's samples, back", [sample.status.value for sample in b.sequences], ["running"] * 2)
 
 
 @pytest.mark.task(8, 3)
@@ -326,6 +358,15 @@ def test_three_samples_share_the_prompts_full_blocks_and_copy_only_its_last(chec
     check("blocks copied, by pass (the last of three writes in place)", copied, [0, 2])
     held = [step.reserved_tokens for step in engine.steps]
     check("places held, by pass (6 blocks, were each sample alone)", held, [2 * 4, 4 * 4])
+
+
+@pytest.mark.task(8, 6)
+def test_after_the_prompt_each_sample_runs_with_the_prompt_in_the_cache(check):
+    scheduler = vllm(10)
+    simulated(scheduler, [request("A", 6, 4, params={"n": 3})]).step()
+    samples = sorted(scheduler.running[0].sequences, key=lambda sequence: sequence.name)
+    check("tokens of A.0, A.1 and A.2 in the cache", [sample.computed for sample in samples], [6, 6, 6])
+    check("their status", [sample.status.value for sample in samples], ["running"] * 3)
 
 
 @pytest.mark.task(8, 6)

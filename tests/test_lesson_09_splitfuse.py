@@ -59,6 +59,23 @@ def test_the_last_piece_of_a_prompt_samples_all_branches(check):
 
 
 @pytest.mark.task(9, 1)
+@pytest.mark.parametrize(
+    ("computed", "limit", "due"),
+    [
+        (12, None, (4, 1, (7, 8, 9))),  # the newest token and all three drafts
+        (12, 2, (2, 1, (7,))),
+        (12, 1, (1, 1, ())),
+        (4, 6, (6, 0, ())),  # it ends before the last token
+    ],
+)
+def test_drafts_follow_the_last_token_as_far_as_the_limit_allows_and_cost_no_samples(check, computed, limit, due):
+    sequence = sequence_of(10, computed, generated=3)
+    sequence.draft_token_ids = (7, 8, 9)
+    span = next_span(sequence, limit)
+    check("length, samples and drafts", (span.length, span.samples, span.draft_token_ids), due)
+
+
+@pytest.mark.task(9, 1)
 def test_a_prompt_is_computed_once_and_its_last_piece_samples(check):
     engine = simulated(splitfuse(9, token_budget=4), [request("A", 10, 3)])
     for _ in range(5):
@@ -69,6 +86,27 @@ def test_a_prompt_is_computed_once_and_its_last_piece_samples(check):
 
 
 # Passes
+
+
+@pytest.mark.task(9, 4)
+def test_who_is_in_a_pass_runs_and_counts_as_computing(check):
+    scheduler = splitfuse(9, token_budget=4)
+    for name in "AB":
+        scheduler.add(request(name, 3, 2), now=0.0)
+    batch = launch(scheduler)
+    check("sequences in `computing`", [sequence.name for sequence in scheduler.computing], ["A", "B"])
+    check("their status", [span.sequence.status.value for span in batch.spans], ["running", "running"])
+
+
+@pytest.mark.task(9, 5)
+def test_after_a_pass_its_tokens_are_cached_and_nobody_is_computing(check):
+    scheduler = splitfuse(9, token_budget=4)
+    for name in "AB":
+        scheduler.add(request(name, 3, 2), now=0.0)
+    batch = launch(scheduler)
+    land(scheduler, batch)
+    check("tokens of A and B in the cache", [span.sequence.computed for span in batch.spans], [3, 1])
+    check("sequences in `computing`", [sequence.name for sequence in scheduler.computing], [])
 
 
 def mixed_steps():
@@ -161,6 +199,24 @@ def test_decodes_that_return_from_several_passes_keep_to_budget_and_cap(check, l
     land(scheduler, first)
     land(scheduler, second)
     check("third pass", names(launch(scheduler)), ["A", "B"])
+
+
+def decoding(scheduler, name, prompt):
+    """Let the scheduler hold a sequence whose prompt is in the cache and whose first output token is next."""
+    table = scheduler.blocks.allocate(prompt)
+    sequence = Sequence(request(name, prompt, 9), computed=prompt, memory=table)
+    sequence.token_ids.append(0)
+    scheduler.decodes.append(sequence)
+
+
+@pytest.mark.task(9, 2)
+@pytest.mark.parametrize("limit", [{"token_budget": 2}, {"token_budget": 99, "max_num_seqs": 2}], ids=str)
+def test_budget_and_cap_count_the_decodes_that_are_looked_at_and_not_those_that_run(check, limit):
+    scheduler = splitfuse(3, **limit)
+    for name, prompt in [("A", 4), ("B", 2), ("C", 2)]:
+        decoding(scheduler, name, prompt)
+    check("the pass, where A lacks a block and C is the third", names(launch(scheduler)), ["B"])
+    check("decodes that are left, from the front", [sequence.name for sequence in scheduler.decodes], ["A", "C"])
 
 
 @pytest.mark.task(9, 3)

@@ -201,6 +201,12 @@ def test_long_goals_and_long_given_lines_stay_within_the_width(modules):
     assert ast.literal_eval(error.exc.args[0]) == "lesson 1, task 1: " + "say it " * 40
 
 
+def test_an_enum_that_is_given_shows_its_members(modules):
+    (modules / "kinds.py").write_text('class Kind(Enum):\n    ROUND = "round"\n    FLAT = "flat"\n')
+    text = skeleton(lesson(task(1, "shapes:exists", given=["kinds:Kind"])))
+    assert '# class Kind(Enum):\n#     ROUND = "round"\n#     FLAT = "flat"\n' in text
+
+
 OTHER = """
 LIMIT = 4
 

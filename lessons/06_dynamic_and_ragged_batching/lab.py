@@ -25,6 +25,24 @@ from minillm.sequence import Sequence
 
 # Given in minillm/schedulers/priority_queue.py:
 #
+# @dataclass(slots=True)
+# class Level:
+#     """One level's requests by id, oldest first; those that expired and may still run wait in ``delayed``."""
+#     policy: QueuePolicy
+#     main: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
+#     delayed: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
+#
+# @dataclass(slots=True, eq=False)
+# class Waiting:
+#     """A request in the queue: its samples, when it came, and the last moment at which it has not expired."""
+#     samples: list[Sequence]
+#     since: float
+#     deadline: float
+#
+#     @property
+#     def id(self) -> str:
+#         """The request's id."""
+#
 # class PriorityQueue:
 #     """Levels 1, 2, ... of falling urgency, one per policy; first come, first served within a level."""
 #
@@ -32,7 +50,22 @@ from minillm.sequence import Sequence
 #         """Queue a request's samples. Raises Refused when its level is full."""
 #
 #     def next_deadline(self) -> float:
-#         """The earliest deadline of a request that has not expired; infinite for none."""
+#         """The earliest deadline of those that have not expired, or infinity; drops entries of who left the queue."""
+
+# Given in minillm/request.py:
+#
+# @dataclass(frozen=True, slots=True)
+# class Request:
+#     """One request as the scheduler and the engine see it."""
+#     id: str
+#     prompt_token_ids: tuple[int, ...]
+#     params: SamplingParams = field(default_factory=SamplingParams)
+#     arrival: float = 0.0
+#     priority: int = 0
+#     deadline: float | None = None
+#     session: str | None = None
+#     cache_salt: str | None = None
+#     expected_output: int | None = None
 
 
 class QueuePolicy:
@@ -57,7 +90,10 @@ class QueuePolicy:
 
     # Task 1, 1 of 3: 15 points, about 20 minutes, section 6.3 The queue
     def deadline(self, request: Request, now: float) -> float:
-        """The last moment at which a request that is queued now has not expired; infinite for none."""
+        """The last moment at which a request that is queued now has not expired; infinite for none.
+
+        The request's own deadline is a moment on the same clock as ``now``, and None for none.
+        """
         raise NotImplementedError("lesson 6, task 1: serve the queue by urgency, and let requests expire")
 
 
@@ -90,23 +126,21 @@ class PriorityQueue:
 
     # Task 1, 3 of 3: 15 points, about 20 minutes, section 6.3 The queue
     def expire(self, now: float) -> list[Waiting]:
-        """Delay or take out every request whose deadline has passed, and return those taken out."""
+        """Delay or take out every request whose deadline has passed, as its level's ``timeout_action`` says.
+
+        Returns those that were taken out, the earliest deadline first.
+        """
         raise NotImplementedError("lesson 6, task 1: serve the queue by urgency, and let requests expire")
 
-
-# Given in minillm/schedulers/run_to_completion.py:
-#
-# class RunToCompletion(ABC):
-#     """Padded batches on a rectangle of ``max_batch_size`` rows and ``columns`` tokens."""
-#
-#     def fits(self, sequences: list[Sequence]) -> bool:
-#         """Whether these sequences can share one rectangle."""
 
 # Given in minillm/schedulers/dynamic.py:
 #
 # @dataclass(frozen=True, slots=True)
 # class Candidates:
 #     """Those at the head of the queue that could share a batch."""
+#     requests: list[Waiting]
+#     preferred: int
+#     closed: bool
 #
 #     @property
 #     def size(self) -> int:
@@ -115,6 +149,14 @@ class PriorityQueue:
 #     @property
 #     def oldest(self) -> float:
 #         """When the first of them came; infinite where there are none."""
+
+# Given in minillm/schedulers/run_to_completion.py:
+#
+# class RunToCompletion(ABC):
+#     """Padded batches on a rectangle of ``max_batch_size`` rows and ``columns`` tokens."""
+#
+#     def fits(self, sequences: list[Sequence]) -> bool:
+#         """Whether these sequences can share one rectangle."""
 
 
 class Dynamic:
@@ -153,7 +195,9 @@ class Dynamic:
     def candidates(self) -> Candidates:
         """Look at the queue in order, no further than the first request that does not fit beside those before it.
 
-        The best cut is at the largest preferred size that is met exactly, else before the largest one is passed.
+        The best cut is at the largest preferred size that is met exactly, else before the largest one is passed, by
+        whichever request, joined or not. ``preferred`` is the number of requests before it, 0 where there is no cut;
+        ``closed`` is whether the walk ended at one that does not fit.
         """
         raise NotImplementedError("lesson 6, task 2: find who could share the next batch, and the best size among them")
 
@@ -169,7 +213,11 @@ class Dynamic:
 
     # Task 3, 2 of 2: 25 points, about 25 minutes, section 6.5 When a batch starts
     def wake_at(self, now: float) -> float | None:
-        """When the oldest candidate is late or the next deadline has passed, whichever comes first."""
+        """When to ask again though nothing arrives or completes, or None for never: the earlier of two moments.
+
+        One is when the oldest candidate has waited for the whole delay; while a batch runs (``rows`` holds it) that
+        does not count. The other is the first moment after the next deadline.
+        """
         raise NotImplementedError(
             "lesson 6, task 3: decide whether a batch starts now, with whom, and when to ask again"
         )
@@ -203,7 +251,7 @@ def accumulated_element_count(shapes: Shapes, entries: int | None = None) -> Cou
 def accumulated_element_count_with_zero(shapes: Shapes, entries: int | None = None) -> Counts:
     """BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO ``[requests + 1]``: request i owns ``[result[i], result[i + 1])``.
 
-    A buffer of more ``entries`` repeats the last end.
+    A buffer of more ``entries``, which count the leading zero too, repeats the last end.
     """
     raise NotImplementedError("lesson 6, task 4: describe a ragged batch by the six kinds of batch_input")
 
@@ -233,6 +281,28 @@ def item_shape_flatten(shapes: Shapes) -> Counts:
 #
 # def next_span(sequence: Sequence, limit: int | None = None) -> Span:
 #     """All that the cache lacks of a sequence, or at most ``limit`` tokens of it."""
+#
+# @dataclass(frozen=True, slots=True)
+# class Batch:
+#     """One pass. ``held`` are finished rows that a padded batch goes on computing."""
+#     spans: tuple[Span, ...] = ()
+#     held: tuple[Sequence, ...] = ()
+#     rectangle: Rectangle | None = None
+#     moves: BlockMoves = BlockMoves()
+#     events: tuple[Event, ...] = ()
+#
+# @dataclass(frozen=True, slots=True)
+# class Span:
+#     """Tokens ``[start, start + length)`` of a sequence, computed in one pass."""
+#     sequence: Sequence
+#     start: int
+#     length: int
+#     samples: int = 0
+#     draft_token_ids: tuple[int, ...] = ()
+
+# Given in minillm/cache/blocks.py:
+#
+# BlockTable = list[int]
 
 # Given in minillm/schedulers/run_to_completion.py:
 #
@@ -241,6 +311,26 @@ def item_shape_flatten(shapes: Shapes) -> Counts:
 #
 #     def plan(self) -> Batch:
 #         """One rectangular pass over all rows, live and finished."""
+
+# Given in minillm/sequence.py:
+#
+# @dataclass(slots=True, eq=False)
+# class Sequence:
+#     """A request's tokens, or one of its ``n`` branches."""
+#     request: Request
+#     branch: int = 0
+#     branches: int = 1
+#     token_ids: list[int] = field(default_factory=list)
+#     computed: int = 0
+#     draft_token_ids: tuple[int, ...] = ()
+#     in_flight: bool = False
+#     status: Status = Status.WAITING
+#     memory: Any = None
+#     finish_reason: FinishReason | None = None
+#
+#     @property
+#     def finished(self) -> bool:
+#         """Whether no token will follow."""
 
 
 class Ragged:
@@ -258,10 +348,10 @@ class Ragged:
 
     # Task 5, 2 of 3: 15 points, about 15 minutes, section 6.8 A batch without padding
     def places(self, sequences: list[Sequence]) -> list[Any]:
-        """A block table of one block for each sequence."""
+        """A block table for each sequence, a list of the one block that it has: 0, 1, ... in their order."""
         raise NotImplementedError("lesson 6, task 5: make the dynamic batch ragged")
 
     # Task 5, 3 of 3: 15 points, about 15 minutes, section 6.8 A batch without padding
     def plan(self) -> Batch:
-        """One pass over the live rows' own tokens."""
+        """One pass over the tokens that the cache lacks of those in ``rows`` that have not finished."""
         raise NotImplementedError("lesson 6, task 5: make the dynamic batch ragged")

@@ -21,7 +21,41 @@ from minillm.sequence import Sequence, Status
 # Given in minillm/schedulers/orca.py:
 #
 # def _true_output(request: Request) -> int:
-#     ...
+#     """Tokens that the answer will have: ``expected_output``, or ``max_tokens`` where that is not known."""
+#
+# Reservation = Callable[[Request], int]
+
+# Given in minillm/request.py:
+#
+# @dataclass(frozen=True, slots=True)
+# class Request:
+#     """One request as the scheduler and the engine see it."""
+#     id: str
+#     prompt_token_ids: tuple[int, ...]
+#     params: SamplingParams = field(default_factory=SamplingParams)
+#     arrival: float = 0.0
+#     priority: int = 0
+#     deadline: float | None = None
+#     session: str | None = None
+#     cache_salt: str | None = None
+#     expected_output: int | None = None
+#
+# @dataclass(frozen=True, slots=True)
+# class SamplingParams:
+#     """How to sample; names and meanings follow vLLM's ``SamplingParams``."""
+#     n: int = 1
+#     max_tokens: int = 16
+#     min_tokens: int = 0
+#     temperature: float = 1.0
+#     top_k: int = 0
+#     top_p: float = 1.0
+#     min_p: float = 0.0
+#     repetition_penalty: float = 1.0
+#     seed: int = 0
+#     stop: tuple[str, ...] = ()
+#     stop_token_ids: tuple[int, ...] = ()
+#     ignore_eos: bool = False
+#     logprobs: int | None = None
 
 
 # Task 1, 1 of 4: 10 points, about 15 minutes, section 7.4 How much to reserve
@@ -62,11 +96,50 @@ def reserve_oracle(request: Request) -> int:
 #
 #     def free(self, table: BlockTable) -> None:
 #         """Give a table's blocks up, and empty it."""
+#
+# BlockTable = list[int]
+
+# Given in minillm/sequence.py:
+#
+# @dataclass(slots=True, eq=False)
+# class Sequence:
+#     """A request's tokens, or one of its ``n`` branches."""
+#     request: Request
+#     branch: int = 0
+#     branches: int = 1
+#     token_ids: list[int] = field(default_factory=list)
+#     computed: int = 0
+#     draft_token_ids: tuple[int, ...] = ()
+#     in_flight: bool = False
+#     status: Status = Status.WAITING
+#     memory: Any = None
+#     finish_reason: FinishReason | None = None
+#
+#     @property
+#     def finished(self) -> bool:
+#         """Whether no token will follow."""
+#
+# class Status(Enum):
+#     """Where a sequence stands. A preempted sequence waits again."""
+#     WAITING = "waiting"
+#     RUNNING = "running"
+#     SWAPPED = "swapped"
+#     FINISHED = "finished"
 
 # Given in minillm/schedulers/shared.py:
 #
 # def advance(outcome: Outcome) -> None:
 #     """Count what a pass left in the cache: all of its span but rejected drafts, and never the newest token."""
+
+# Given in minillm/batch.py:
+#
+# @dataclass(frozen=True, slots=True)
+# class Outcome:
+#     """What the engine kept of a result, one per sequence whose cache or answer grew."""
+#     sequence: Sequence
+#     span: Span
+#     token_ids: tuple[int, ...] = ()
+#     finish_reason: FinishReason | None = None
 
 
 class Orca:
@@ -91,7 +164,11 @@ class Orca:
 
     # Task 2: 15 points, about 15 minutes, section 7.4 How much to reserve
     def reserve(self, sequence: Sequence) -> bool:
-        """Set slots aside for a sequence's whole life and let it run, or change nothing if too few are free."""
+        """Set slots aside for a sequence's whole life and let it run, or change nothing if too few are free.
+
+        Who gets them has its slots in ``memory``, the status RUNNING, and its place in ``running``, behind those who
+        came earlier. Taking it out of ``waiting`` is left to ``select``. Returns whether it runs.
+        """
         raise NotImplementedError(
             "lesson 7, task 2: reserve slots for a sequence's whole life, or leave everything as it was"
         )
@@ -103,18 +180,33 @@ class Orca:
 
     # Task 4, 1 of 3: 25 points, about 20 minutes, section 7.6 Who leaves, and when
     def settle(self, batch: Batch, outcomes: Iterable[Outcome], now: float) -> list[Sequence]:
-        """Give the slots of finished sequences back; every token is delivered at once."""
+        """Count what is cached of each sequence (``advance``), and drop those that finished.
+
+        Returns the sequences of all outcomes, finished or not: every token is delivered at once.
+        """
         raise NotImplementedError("lesson 7, task 4: settle a pass, and let sequences leave with all that they held")
 
     # Task 4, 2 of 3: 25 points, about 20 minutes, section 7.6 Who leaves, and when
     def drop(self, sequence: Sequence) -> None:
-        """Give back all slots of a sequence that leaves."""
+        """Take a sequence out of ``running``, and give all of its slots back."""
         raise NotImplementedError("lesson 7, task 4: settle a pass, and let sequences leave with all that they held")
 
     # Task 4, 3 of 3: 25 points, about 20 minutes, section 7.6 Who leaves, and when
     def abort(self, request_id: str, now: float) -> None:
-        """Drop the request's sequences that are not in flight."""
+        """Take the request's sequences off the queue, and drop those that run and are not in flight.
+
+        Who waits holds no slots yet. Who is in flight comes to ``settle`` with its finish reason set, and leaves then.
+        """
         raise NotImplementedError("lesson 7, task 4: settle a pass, and let sequences leave with all that they held")
+
+
+# Given in minillm/simulator/runner.py:
+#
+# Cost = Callable[[Batch], float]
+
+# Given in minillm/runner.py:
+#
+# Execute = Callable[[Batch], list[Result]]
 
 
 class SimulatedRunner:
@@ -133,8 +225,18 @@ class SimulatedRunner:
     #         self._cost = cost
     #         self._stage_free = [0.0] * depth
     #         self._in_flight: deque[tuple[list[Result], float]] = deque()
+    #
+    #     def ready_at(self) -> float:
+    #         """When the oldest batch leaves the last stage."""
+    #
+    #     def collect(self) -> list[Result]:
+    #         """The oldest batch's results."""
 
     # Task 5: 20 points, about 20 minutes, section 7.7 Several batches in flight
     def submit(self, batch: Batch, now: float) -> None:
-        """Enter the first stage as soon as it is free, and each next one likewise."""
+        """Enter the first stage as soon as it is free, and each next one likewise.
+
+        ``_stage_free`` holds when each stage is free again. What the batch computes and when it leaves the last stage
+        are appended to ``_in_flight``, for ``collect`` and ``ready_at``.
+        """
         raise NotImplementedError("lesson 7, task 5: let batches follow each other through the stages of a pipeline")

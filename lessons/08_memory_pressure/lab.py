@@ -60,15 +60,26 @@ from minillm.sequence import Sequence, Status
 #     """All that the cache lacks of a sequence, or at most ``limit`` tokens of it."""
 #
 # @dataclass(frozen=True, slots=True)
+# class Span:
+#     """Tokens ``[start, start + length)`` of a sequence, computed in one pass."""
+#     sequence: Sequence
+#     start: int
+#     length: int
+#     samples: int = 0
+#     draft_token_ids: tuple[int, ...] = ()
+#
+# @dataclass(frozen=True, slots=True)
 # class Event:
 #     """What a scheduler did to a sequence besides running it. An event whose sequence is finished ends it."""
 #     kind: EventKind
 #     sequence: Sequence
 #     reason: str = ""
 #
+# EventKind = Literal["preempted", "swapped out", "swapped in", "reset", "expired", "failed", "completed"]
+#
 # @dataclass(frozen=True, slots=True)
 # class Outcome:
-#     """What the engine kept of a result, one per sequence that grew."""
+#     """What the engine kept of a result, one per sequence whose cache or answer grew."""
 #     sequence: Sequence
 #     span: Span
 #     token_ids: tuple[int, ...] = ()
@@ -106,8 +117,14 @@ from minillm.sequence import Sequence, Status
 #         """Move tables to the host in place and return the (device, host) copies; blocks they share stay shared."""
 #
 #     def swap_in(self, tables: list[BlockTable]) -> list[tuple[int, int]]:
-#         """Move tables back to the device in place and return the (host, device) copies. Raises as ``swap_out``
-#                 does."""
+#         """Move tables back to the device in place and return the (host, device) copies."""
+#
+# class BlockPool:
+#     """Blocks ``0 .. num_blocks - 1`` with a reference count each; the block freed last is handed out first."""
+#
+#     @property
+#     def num_free(self) -> int:
+#         """Blocks that nobody owns."""
 
 # Given in minillm/sequence.py:
 #
@@ -128,6 +145,13 @@ from minillm.sequence import Sequence, Status
 #     @property
 #     def uncomputed(self) -> int:
 #         """Tokens, drafts included, that the cache still lacks: the length of the next span if nothing cuts it."""
+#
+# class Status(Enum):
+#     """Where a sequence stands. A preempted sequence waits again."""
+#     WAITING = "waiting"
+#     RUNNING = "running"
+#     SWAPPED = "swapped"
+#     FINISHED = "finished"
 
 # Given in minillm/schedulers/shared.py:
 #
@@ -213,7 +237,7 @@ class VLLM:
     def _decode(self, plan: Plan) -> None:
         """A token for each group that is not in flight, oldest first.
 
-        A group goes on if a block is free for each of its sequences, whatever room their last ones have. Until then
+        A group goes on if a block is free for each of its sequences, even where their last blocks have room. Until then
         the latest arrival among those still without a token is preempted, in the end the group itself.
         """
         raise NotImplementedError(
@@ -229,7 +253,11 @@ class VLLM:
 
     # Task 4, 1 of 2: 20 points, about 20 minutes, section 8.6 Preemption by recomputation
     def _preempt(self, group: Group, plan: Plan) -> None:
-        """Stop a running group. One unfinished sequence is recomputed later; several are swapped out, if all fit."""
+        """Take a group out of ``running``: one unfinished sequence is recomputed later, several are swapped out.
+
+        If the host's pool (``blocks.host``) has fewer free blocks than the group has, it fails instead. These three
+        find the group gone from ``running``; each puts it where it belongs from then on.
+        """
         raise NotImplementedError(
             "lesson 8, task 4: choose between recomputation and swapping, and let a sequence wait to be recomputed"
         )
@@ -238,7 +266,7 @@ class VLLM:
     def _recompute_later(self, group: Group, plan: Plan) -> None:
         """Let the only sequence wait, in order of arrival, without its blocks: its tokens stay, to be computed anew.
 
-        The plan gets an event "preempted".
+        ``_preempt`` has taken the group out of ``running``. The plan gets an event "preempted".
         """
         raise NotImplementedError(
             "lesson 8, task 4: choose between recomputation and swapping, and let a sequence wait to be recomputed"
@@ -246,9 +274,10 @@ class VLLM:
 
     # Task 5, 1 of 2: 15 points, about 20 minutes, section 8.7 Preemption by swapping
     def _swap_out(self, group: Group, plan: Plan) -> None:
-        """Move all of a group's blocks to the host, shared ones once.
+        """Move all of a group's blocks to the host, shared ones once, and the group to ``swapped``.
 
-        The plan gets the moves, and an event "swapped out" for each sequence.
+        ``_preempt`` has taken it out of ``running`` and knows that the host has room. The plan gets the moves, and an
+        event "swapped out" for each sequence.
         """
         raise NotImplementedError(
             "lesson 8, task 5: move a group's blocks to the host, and back when there is room to grow"
@@ -267,9 +296,11 @@ class VLLM:
 
     # Task 6, 1 of 2: 15 points, about 20 minutes, section 8.8 Samples that share blocks
     def settle(self, batch: Batch, outcomes: Iterable[Outcome], now: float) -> list[Sequence]:
-        """Fork new branches off their prompt's blocks, and free what finished.
+        """Share the prompt's blocks with new branches, count what is cached (``advance``), and drop what finished.
 
-        Returns the sequences of all outcomes: clients get every token at once.
+        The engine made the branches, with their parent's tokens and status; ``outcome.span.sequence`` is the parent,
+        whose group they join. Their outcomes come before the parent's own, which may end it. Returns the sequences of
+        all outcomes: clients get every token at once.
         """
         raise NotImplementedError(
             "lesson 8, task 6: after a pass: fork the samples' block tables, and free those that finished"

@@ -27,6 +27,10 @@ from minillm.sequence import Sequence, Status
 #     length: int
 #     samples: int = 0
 #     draft_token_ids: tuple[int, ...] = ()
+#
+#     @property
+#     def end(self) -> int:
+#         """The context length after this pass, in tokens."""
 
 # Given in minillm/sequence.py:
 #
@@ -47,52 +51,27 @@ from minillm.sequence import Sequence, Status
 #     @property
 #     def uncomputed(self) -> int:
 #         """Tokens, drafts included, that the cache still lacks: the length of the next span if nothing cuts it."""
+#
+# class Status(Enum):
+#     """Where a sequence stands. A preempted sequence waits again."""
+#     WAITING = "waiting"
+#     RUNNING = "running"
+#     SWAPPED = "swapped"
+#     FINISHED = "finished"
 
 
 # Task 1: 15 points, about 15 minutes, section 9.3 Pieces of a sequence
 def next_span(sequence: Sequence, limit: int | None = None) -> Span:
     """All that the cache lacks of a sequence, or at most ``limit`` tokens of it.
 
-    Only a span that reaches the sequence's last token samples; drafts follow that token as far as the limit allows.
+    Only a span that reaches the sequence's last token samples: once for each of ``sequence.branches``, mostly 1.
+    Drafts (lesson 16; none before) are guesses of what follows that token. They are uncomputed too: the span computes
+    as many of the first as the limit leaves room for, and draws no more samples for them.
     """
     raise NotImplementedError(
         "lesson 9, task 1: the next piece of a sequence, which samples only if it reaches the last token"
     )
 
-
-# Given in minillm/batch.py:
-#
-# @dataclass(frozen=True, slots=True)
-# class Span:
-#     """Tokens ``[start, start + length)`` of a sequence, computed in one pass."""
-#
-#     @property
-#     def end(self) -> int:
-#         """The context length after this pass, in tokens."""
-#
-# @dataclass(frozen=True, slots=True)
-# class Batch:
-#     """One pass. ``held`` are finished rows that a padded batch goes on computing."""
-#     spans: tuple[Span, ...] = ()
-#     held: tuple[Sequence, ...] = ()
-#     rectangle: Rectangle | None = None
-#     moves: BlockMoves = BlockMoves()
-#     events: tuple[Event, ...] = ()
-#
-# @dataclass(frozen=True, slots=True)
-# class Event:
-#     """What a scheduler did to a sequence besides running it. An event whose sequence is finished ends it."""
-#     kind: EventKind
-#     sequence: Sequence
-#     reason: str = ""
-#
-# @dataclass(frozen=True, slots=True)
-# class Outcome:
-#     """What the engine kept of a result, one per sequence that grew."""
-#     sequence: Sequence
-#     span: Span
-#     token_ids: tuple[int, ...] = ()
-#     finish_reason: FinishReason | None = None
 
 # Given in minillm/cache/blocks.py:
 #
@@ -120,12 +99,42 @@ def next_span(sequence: Sequence, limit: int | None = None) -> Span:
 # def advance(outcome: Outcome) -> None:
 #     """Count what a pass left in the cache: all of its span but rejected drafts, and never the newest token."""
 
+# Given in minillm/batch.py:
+#
+# @dataclass(frozen=True, slots=True)
+# class Batch:
+#     """One pass. ``held`` are finished rows that a padded batch goes on computing."""
+#     spans: tuple[Span, ...] = ()
+#     held: tuple[Sequence, ...] = ()
+#     rectangle: Rectangle | None = None
+#     moves: BlockMoves = BlockMoves()
+#     events: tuple[Event, ...] = ()
+#
+# @dataclass(frozen=True, slots=True)
+# class Event:
+#     """What a scheduler did to a sequence besides running it. An event whose sequence is finished ends it."""
+#     kind: EventKind
+#     sequence: Sequence
+#     reason: str = ""
+#
+# EventKind = Literal["preempted", "swapped out", "swapped in", "reset", "expired", "failed", "completed"]
+#
+# @dataclass(frozen=True, slots=True)
+# class Outcome:
+#     """What the engine kept of a result, one per sequence whose cache or answer grew."""
+#     sequence: Sequence
+#     span: Span
+#     token_ids: tuple[int, ...] = ()
+#     finish_reason: FinishReason | None = None
+
 
 class SplitFuse:
     """At most ``token_budget`` tokens and ``max_num_seqs`` sequences a pass.
 
-    Decodes keep the order in which they emitted. The rest of a split prompt goes before all other prompts. Raises
-    ValueError for a size below 1.
+    Decodes keep the order in which they emitted. The rest of a split prompt goes before all other prompts. Sequences
+    in flight stand in neither queue but in ``computing``: ``schedule`` enters them and ``settle`` takes them out. Each
+    sequence's ``memory`` is a block table from the start, empty while it holds no block. Raises ValueError for a size
+    below 1.
     """
 
     # Given in minillm/schedulers/splitfuse.py:
@@ -148,8 +157,8 @@ class SplitFuse:
     def _take_decodes(self) -> list[Span]:
         """A token for each of the first decodes, as many as budget and cap allow; those that get one leave the queue.
 
-        One whose last block is full is passed over when no block is free: it keeps its place, and later ones may still
-        have room.
+        Budget and cap count those that are looked at. One whose last block is full is passed over when no block is
+        free: it keeps its place, and later ones may still have room. Blocks have one owner here, so nothing is copied.
         """
         raise NotImplementedError(
             "lesson 9, task 2: a token for each decode that has room, as many as budget and cap allow"
@@ -159,10 +168,11 @@ class SplitFuse:
     def _take_prompts(self, spans: list[Span]) -> None:
         """Move prompts from the queue to ``spans``, while the whole rest of each has blocks; the budget cuts the last.
 
-        Only the piece that is computed takes its blocks; what is cut off may find them taken.
+        Only the piece that is computed takes its blocks. None are kept for what is cut off: when its turn comes,
+        decodes may have taken them.
 
-        A rest of one token that has no block is passed over; a longer one stops the queue. So does a whole prompt of
-        one token, where upstream looks on: no block is free then, and nobody behind it has one of their own.
+        A prompt that lacks blocks stops the queue, unless it has begun and lacks one token: then it is passed over, as
+        a decode would be.
         """
         raise NotImplementedError(
             "lesson 9, task 3: fill what is left of the token budget with prompts, and cut the last one"
@@ -170,7 +180,11 @@ class SplitFuse:
 
     # Task 4, 1 of 2: 20 points, about 20 minutes, section 9.6 When nobody can run
     def schedule(self, now: float) -> Batch | None:
-        """One fused pass: decodes, then prompts. If nobody can run and no pass is computing, a tick that resets one."""
+        """One fused pass: decodes, then prompts. If nobody can run and no pass is computing, a tick that resets one.
+
+        Who is in the pass gets the status RUNNING and stands in ``computing`` until it is settled. None while another
+        pass computes whose end may free blocks, and where there is nothing to do.
+        """
         raise NotImplementedError(
             "lesson 9, task 4: one fused pass; and when nobody can run, the last who holds blocks starts anew"
         )
@@ -179,7 +193,8 @@ class SplitFuse:
     def _reset(self) -> Event:
         """Take all blocks from the last sequence that holds any, and requeue it at the prompts' tail, to start anew.
 
-        Prompts that have begun stand before all decodes. The event is a "reset".
+        That is the last decode, or the last prompt that has begun if there are no decodes. It waits again, with nothing
+        computed and all of its tokens. The event is a "reset".
         """
         raise NotImplementedError(
             "lesson 9, task 4: one fused pass; and when nobody can run, the last who holds blocks starts anew"
@@ -189,7 +204,8 @@ class SplitFuse:
     def settle(self, batch: Batch, outcomes: Iterable[Outcome], now: float) -> list[Sequence]:
         """Free what finished; the rest of a prompt returns to the front, decodes queue in the order they emitted.
 
-        Returns the sequences of all outcomes: clients get every token at once.
+        Each sequence leaves ``computing``, and ``advance`` counts what is cached of it. Returns the sequences of all
+        outcomes: clients get every token at once.
         """
         raise NotImplementedError(
             "lesson 9, task 5: after a pass: who is done, who decodes next, and whose prompt goes on"

@@ -147,7 +147,10 @@ class BlockManager:
         return _move(tables, self.device, self.host)
 
     def swap_in(self, tables: list[BlockTable]) -> list[tuple[int, int]]:
-        """Move tables back to the device in place and return the (host, device) copies. Raises as ``swap_out`` does."""
+        """Move tables back to the device in place and return the (host, device) copies.
+
+        Moves all of them, or raises OutOfBlocks and changes nothing.
+        """
         return _move(tables, self.host, self.device)
 
     def free_swapped(self, table: BlockTable) -> None:

@@ -15,6 +15,9 @@ LINE_LENGTH = 120
 
 Definition = cst.FunctionDef | cst.ClassDef
 
+Field = cst.AnnAssign | cst.Assign
+"""A dataclass's field, or an enum's member."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reference:
@@ -136,7 +139,7 @@ def _excerpt(
             body.append(node.with_changes(leading_lines=empty_lines([""] if body else [])))
         elif isinstance(node, cst.FunctionDef) and node.name.value in outlined:
             body.append(_signature(node).with_changes(leading_lines=empty_lines([""] if body else [])))
-        elif fields and isinstance(node, cst.SimpleStatementLine) and isinstance(node.body[0], cst.AnnAssign):
+        elif fields and isinstance(node, cst.SimpleStatementLine) and isinstance(node.body[0], Field):
             body.append(node.with_changes(leading_lines=()))
     if not body:
         return ""

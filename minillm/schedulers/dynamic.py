@@ -120,7 +120,9 @@ class Dynamic(RunToCompletion):
     def candidates(self) -> Candidates:
         """Look at the queue in order, no further than the first request that does not fit beside those before it.
 
-        The best cut is at the largest preferred size that is met exactly, else before the largest one is passed.
+        The best cut is at the largest preferred size that is met exactly, else before the largest one is passed, by
+        whichever request, joined or not. ``preferred`` is the number of requests before it, 0 where there is no cut;
+        ``closed`` is whether the walk ended at one that does not fit.
         """
         requests: list[Waiting] = []
         samples: list[Sequence] = []
@@ -138,7 +140,11 @@ class Dynamic(RunToCompletion):
         return Candidates(requests, preferred, closed=False)
 
     def wake_at(self, now: float) -> float | None:
-        """When the oldest candidate is late or the next deadline has passed, whichever comes first."""
+        """When to ask again though nothing arrives or completes, or None for never: the earlier of two moments.
+
+        One is when the oldest candidate has waited for the whole delay; while a batch runs (``rows`` holds it) that
+        does not count. The other is the first moment after the next deadline.
+        """
         late = math.inf if self.rows else self.candidates().oldest + self.max_queue_delay
         moment = min(late, math.nextafter(self.waiting.next_deadline(), math.inf))
         return moment if moment < math.inf else None

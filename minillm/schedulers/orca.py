@@ -43,6 +43,7 @@ def reserve_oracle(request: Request) -> int:
 
 
 def _true_output(request: Request) -> int:
+    """Tokens that the answer will have: ``expected_output``, or ``max_tokens`` where that is not known."""
     return request.params.max_tokens if request.expected_output is None else request.expected_output
 
 
@@ -83,7 +84,11 @@ class Orca:
         return batch
 
     def reserve(self, sequence: Sequence) -> bool:
-        """Set slots aside for a sequence's whole life and let it run, or change nothing if too few are free."""
+        """Set slots aside for a sequence's whole life and let it run, or change nothing if too few are free.
+
+        Who gets them has its slots in ``memory``, the status RUNNING, and its place in ``running``, behind those who
+        came earlier. Taking it out of ``waiting`` is left to ``select``. Returns whether it runs.
+        """
         needed = self.reservation(sequence.request)
         if needed > self.slots.num_free:
             return False
@@ -105,7 +110,10 @@ class Orca:
         return None
 
     def settle(self, batch: Batch, outcomes: Iterable[Outcome], now: float) -> list[Sequence]:
-        """Give the slots of finished sequences back; every token is delivered at once."""
+        """Count what is cached of each sequence (``advance``), and drop those that finished.
+
+        Returns the sequences of all outcomes, finished or not: every token is delivered at once.
+        """
         sequences = []
         for outcome in outcomes:
             advance(outcome)
@@ -115,12 +123,15 @@ class Orca:
         return sequences
 
     def drop(self, sequence: Sequence) -> None:
-        """Give back all slots of a sequence that leaves."""
+        """Take a sequence out of ``running``, and give all of its slots back."""
         del self.running[sequence]
         self.slots.free(sequence.memory)
 
     def abort(self, request_id: str, now: float) -> None:
-        """Drop the request's sequences that are not in flight."""
+        """Take the request's sequences off the queue, and drop those that run and are not in flight.
+
+        Who waits holds no slots yet. Who is in flight comes to ``settle`` with its finish reason set, and leaves then.
+        """
         self.waiting = deque(sequence for sequence in self.waiting if sequence.request.id != request_id)
         for sequence in [s for s in self.running if s.request.id == request_id and not s.in_flight]:
             self.drop(sequence)

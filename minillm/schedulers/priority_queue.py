@@ -42,7 +42,10 @@ class QueuePolicy:
             raise ValueError(f'timeout_action is {self.timeout_action!r}; use "reject" or "delay"')
 
     def deadline(self, request: Request, now: float) -> float:
-        """The last moment at which a request that is queued now has not expired; infinite for none."""
+        """The last moment at which a request that is queued now has not expired; infinite for none.
+
+        The request's own deadline is a moment on the same clock as ``now``, and None for none.
+        """
         if not self.default_timeout:
             return math.inf
         deadline = now + self.default_timeout
@@ -128,7 +131,10 @@ class PriorityQueue:
             level.delayed.pop(request_id, None)
 
     def expire(self, now: float) -> list[Waiting]:
-        """Delay or take out every request whose deadline has passed, and return those taken out."""
+        """Delay or take out every request whose deadline has passed, as its level's ``timeout_action`` says.
+
+        Returns those that were taken out, the earliest deadline first.
+        """
         rejected = []
         while self.next_deadline() < now:
             _, _, level, waiting = heapq.heappop(self._deadlines)
@@ -140,7 +146,7 @@ class PriorityQueue:
         return rejected
 
     def next_deadline(self) -> float:
-        """The earliest deadline of a request that has not expired; infinite for none."""
+        """The earliest deadline of those that have not expired, or infinity; drops entries of who left the queue."""
         while self._deadlines and self._gone(*self._deadlines[0][2:]):
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else math.inf

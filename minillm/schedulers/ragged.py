@@ -25,9 +25,9 @@ class Ragged(Dynamic):
         return len(sequences) <= self.max_batch_size
 
     def places(self, sequences: list[Sequence]) -> list[Any]:
-        """A block table of one block for each sequence."""
+        """A block table for each sequence, a list of the one block that it has: 0, 1, ... in their order."""
         return [[block] for block in range(len(sequences))]
 
     def plan(self) -> Batch:
-        """One pass over the live rows' own tokens."""
+        """One pass over the tokens that the cache lacks of those in ``rows`` that have not finished."""
         return Batch(tuple(next_span(row) for row in self.rows if not row.finished))

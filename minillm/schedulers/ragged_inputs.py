@@ -67,7 +67,7 @@ def accumulated_element_count(shapes: Shapes, entries: int | None = None) -> Cou
 def accumulated_element_count_with_zero(shapes: Shapes, entries: int | None = None) -> Counts:
     """BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO ``[requests + 1]``: request i owns ``[result[i], result[i + 1])``.
 
-    A buffer of more ``entries`` repeats the last end.
+    A buffer of more ``entries``, which count the leading zero too, repeats the last end.
     """
     ends = [0, *np.cumsum(element_count(shapes)).tolist()]
     return _fill(ends, entries, tail=ends[-1])

@@ -25,8 +25,10 @@ from minillm.sequence import Sequence, Status, independent_branches
 class SplitFuse:
     """At most ``token_budget`` tokens and ``max_num_seqs`` sequences a pass.
 
-    Decodes keep the order in which they emitted. The rest of a split prompt goes before all other prompts. Raises
-    ValueError for a size below 1.
+    Decodes keep the order in which they emitted. The rest of a split prompt goes before all other prompts. Sequences
+    in flight stand in neither queue but in ``computing``: ``schedule`` enters them and ``settle`` takes them out. Each
+    sequence's ``memory`` is a block table from the start, empty while it holds no block. Raises ValueError for a size
+    below 1.
     """
 
     def __init__(self, memory: PagedMemory, token_budget: int = 768, max_num_seqs: int = 512) -> None:
@@ -48,7 +50,11 @@ class SplitFuse:
             self.prompts.append(sequence)
 
     def schedule(self, now: float) -> Batch | None:
-        """One fused pass: decodes, then prompts. If nobody can run and no pass is computing, a tick that resets one."""
+        """One fused pass: decodes, then prompts. If nobody can run and no pass is computing, a tick that resets one.
+
+        Who is in the pass gets the status RUNNING and stands in ``computing`` until it is settled. None while another
+        pass computes whose end may free blocks, and where there is nothing to do.
+        """
         spans = self._take_decodes()
         self._take_prompts(spans)
         if spans:
@@ -62,8 +68,8 @@ class SplitFuse:
     def _take_decodes(self) -> list[Span]:
         """A token for each of the first decodes, as many as budget and cap allow; those that get one leave the queue.
 
-        One whose last block is full is passed over when no block is free: it keeps its place, and later ones may still
-        have room.
+        Budget and cap count those that are looked at. One whose last block is full is passed over when no block is
+        free: it keeps its place, and later ones may still have room. Blocks have one owner here, so nothing is copied.
         """
         taken: dict[Sequence, Span] = {}
         for sequence in islice(self.decodes, min(self.max_num_seqs, self.token_budget)):
@@ -77,10 +83,11 @@ class SplitFuse:
     def _take_prompts(self, spans: list[Span]) -> None:
         """Move prompts from the queue to ``spans``, while the whole rest of each has blocks; the budget cuts the last.
 
-        Only the piece that is computed takes its blocks; what is cut off may find them taken.
+        Only the piece that is computed takes its blocks. None are kept for what is cut off: when its turn comes,
+        decodes may have taken them.
 
-        A rest of one token that has no block is passed over; a longer one stops the queue. So does a whole prompt of
-        one token, where upstream looks on: no block is free then, and nobody behind it has one of their own.
+        A prompt that lacks blocks stops the queue, unless it has begun and lacks one token: then it is passed over, as
+        a decode would be.
         """
         room, position = self.token_budget - len(spans), 0
         while position < len(self.prompts) and room > 0 and len(spans) < self.max_num_seqs:
@@ -92,6 +99,8 @@ class SplitFuse:
                 spans.append(span)
                 del self.prompts[position]
                 room -= span.length
+            # Upstream passes over a whole prompt of one token, too. That shows nowhere: no block is free then, and
+            # nobody behind it has one of their own.
             elif sequence.memory and sequence.uncomputed == 1:
                 position += 1
             else:
@@ -100,7 +109,8 @@ class SplitFuse:
     def _reset(self) -> Event:
         """Take all blocks from the last sequence that holds any, and requeue it at the prompts' tail, to start anew.
 
-        Prompts that have begun stand before all decodes. The event is a "reset".
+        That is the last decode, or the last prompt that has begun if there are no decodes. It waits again, with nothing
+        computed and all of its tokens. The event is a "reset".
         """
         victim = [*self._started_prompts(), *self.decodes][-1]
         (self.decodes or self.prompts).remove(victim)
@@ -116,7 +126,8 @@ class SplitFuse:
     def settle(self, batch: Batch, outcomes: Iterable[Outcome], now: float) -> list[Sequence]:
         """Free what finished; the rest of a prompt returns to the front, decodes queue in the order they emitted.
 
-        Returns the sequences of all outcomes: clients get every token at once.
+        Each sequence leaves ``computing``, and ``advance`` counts what is cached of it. Returns the sequences of all
+        outcomes: clients get every token at once.
         """
         sequences = []
         for outcome in outcomes:

@@ -186,7 +186,7 @@ class VLLM:
     def _decode(self, plan: Plan) -> None:
         """A token for each group that is not in flight, oldest first.
 
-        A group goes on if a block is free for each of its sequences, whatever room their last ones have. Until then
+        A group goes on if a block is free for each of its sequences, even where their last blocks have room. Until then
         the latest arrival among those still without a token is preempted, in the end the group itself.
         """
         queue = deque(sorted((g for g in self.running if not g.in_flight), key=lambda group: group.order))
@@ -206,7 +206,11 @@ class VLLM:
             plan.spans.append(next_span(sequence))
 
     def _preempt(self, group: Group, plan: Plan) -> None:
-        """Stop a running group. One unfinished sequence is recomputed later; several are swapped out, if all fit."""
+        """Take a group out of ``running``: one unfinished sequence is recomputed later, several are swapped out.
+
+        If the host's pool (``blocks.host``) has fewer free blocks than the group has, it fails instead. These three
+        find the group gone from ``running``; each puts it where it belongs from then on.
+        """
         self.running.remove(group)
         if group.seats == 1:
             self._recompute_later(group, plan)
@@ -218,7 +222,7 @@ class VLLM:
     def _recompute_later(self, group: Group, plan: Plan) -> None:
         """Let the only sequence wait, in order of arrival, without its blocks: its tokens stay, to be computed anew.
 
-        The plan gets an event "preempted".
+        ``_preempt`` has taken the group out of ``running``. The plan gets an event "preempted".
         """
         (sequence,) = group.sequences
         self.blocks.free(sequence.memory)
@@ -228,9 +232,10 @@ class VLLM:
         plan.events.append(Event("preempted", sequence))
 
     def _swap_out(self, group: Group, plan: Plan) -> None:
-        """Move all of a group's blocks to the host, shared ones once.
+        """Move all of a group's blocks to the host, shared ones once, and the group to ``swapped``.
 
-        The plan gets the moves, and an event "swapped out" for each sequence.
+        ``_preempt`` has taken it out of ``running`` and knows that the host has room. The plan gets the moves, and an
+        event "swapped out" for each sequence.
         """
         plan.swap_out += self.blocks.swap_out(group.tables)
         move_to(Status.SWAPPED, group.sequences)
@@ -271,9 +276,11 @@ class VLLM:
         return None
 
     def settle(self, batch: Batch, outcomes: Iterable[Outcome], now: float) -> list[Sequence]:
-        """Fork new branches off their prompt's blocks, and free what finished.
+        """Share the prompt's blocks with new branches, count what is cached (``advance``), and drop what finished.
 
-        Returns the sequences of all outcomes: clients get every token at once.
+        The engine made the branches, with their parent's tokens and status; ``outcome.span.sequence`` is the parent,
+        whose group they join. Their outcomes come before the parent's own, which may end it. Returns the sequences of
+        all outcomes: clients get every token at once.
         """
         groups = {sequence: group for group in self.running for sequence in group.sequences}
         sequences = []

@@ -25,7 +25,11 @@ class SimulatedRunner:
         self._in_flight: deque[tuple[list[Result], float]] = deque()
 
     def submit(self, batch: Batch, now: float) -> None:
-        """Enter the first stage as soon as it is free, and each next one likewise."""
+        """Enter the first stage as soon as it is free, and each next one likewise.
+
+        ``_stage_free`` holds when each stage is free again. What the batch computes and when it leaves the last stage
+        are appended to ``_in_flight``, for ``collect`` and ``ready_at``.
+        """
         moment, stage_seconds = now, self._cost(batch) / self.depth
         for stage, free in enumerate(self._stage_free):
             moment = max(moment, free) + stage_seconds
