@@ -182,12 +182,14 @@ def _same(actual: Plain, expected: Plain, tolerance: float) -> bool:
 
 def compare(what: str, actual: Any, expected: Any, axes: Sequence[str] = (), tolerance: float = TOLERANCE) -> None:
     """Raise CheckFailed in words if ``actual`` differs from what is due, and NotPlain if it cannot be compared."""
+    __tracebackhide__ = True  # a debugger stops in the test, not here
     due = plain(expected() if callable(expected) else expected)
     compare_plain(what, plain(actual), due, axes, tolerance)
 
 
 def compare_plain(what: str, actual: Plain, due: Plain, axes: Sequence[str], tolerance: float) -> None:
     """The same for plain data: the first difference, and how many values differ. Traces are shown side by side."""
+    __tracebackhide__ = True
     found = list(differences(actual, due, tolerance))
     if not found:
         return
@@ -277,6 +279,7 @@ class Checks:
         self, what: str, actual: Any, expected: Any, axes: Sequence[str] = (), tolerance: float = TOLERANCE
     ) -> None:
         """As ``check`` below."""
+        __tracebackhide__ = True
         self._counts[what] += 1
         key = what if self._counts[what] == 1 else f"{what} #{self._counts[what]}"
         due = self.due(self.test, key, expected)

@@ -60,7 +60,8 @@ def _reported(job: Job, reporter: "Reporter") -> int:
 def run(files: Iterable[str], plugin: object, options: Iterable[str]) -> int:
     """pytest on these files, whatever options the project gives it otherwise: its exit code."""
     course = ("-o", "addopts=", "-p", "minillm.course.checks", "--strict-markers", "-p", "no:cacheprovider")
-    return pytest.main([*course, "-p", "no:xdist", *options, *files], plugins=[plugin])
+    rewrites = ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # checks was imported before pytest asks for it
+    return pytest.main([*course, *rewrites, "-p", "no:xdist", *options, *files], plugins=[plugin])
 
 
 def _limit() -> None:
