@@ -15,18 +15,18 @@ _ROW = re.compile(r"(?P<name>[\w(][\w, .()/-]*?)(?: {2,})(?P<meaning>\S.*)")
 
 
 def as_lists(lines: list[str]) -> Iterator[str]:
-    """The lines, in which each paragraph whose first line is ``name  meaning`` has become a list of fields."""
+    """The lines, in which each paragraph whose first line is ``name  meaning`` has become a list of definitions."""
     for blank, group in groupby(lines, lambda line: not line.strip()):
         paragraph = list(group)
         if blank or not _ROW.fullmatch(paragraph[0]):
             yield from paragraph
         else:
-            yield from map(_field, paragraph)
+            yield from (entry for line in paragraph for entry in _entry(line))
 
 
-def _field(line: str) -> str:
+def _entry(line: str) -> list[str]:
     match = _ROW.fullmatch(line)
-    return f":{match['name']}: {match['meaning']}" if match else f"    {line.strip()}"
+    return [f"``{match['name']}``", f"    {match['meaning']}"] if match else [f"    {line.strip()}"]
 
 
 def rewrite(app: Sphinx, what: str, name: str, item: object, options: Any, lines: list[str]) -> None:
