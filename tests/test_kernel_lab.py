@@ -580,3 +580,23 @@ def test_arithmetic_intensity_is_operations_over_bytes_moved():
     report = report_of(axpy, 2, 64, np.float32(2), X, X.copy())
     assert report.float_operations == 2 * 64
     assert report.arithmetic_intensity == 128 / (3 * 64 * 4)
+
+
+@cuda.jit(device=True)
+def keep(shared, value):
+    shared[cuda.threadIdx.x] = value
+
+
+@cuda.jit
+def keeps_without_barrier(x, out):
+    s = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    keep(s, x[t])
+    out[t] = s[63 - t]
+
+
+def test_what_a_device_function_does_is_named_with_the_function():
+    (race,) = report_of(keeps_without_barrier, 1, 64, X, np.zeros_like(X)).races
+    (written,) = [access for access in (race.first, race.second) if access.kind == "write"]
+    assert (written.function, written.line) == ("keep", line_with(keep, "] = value"))
+    assert f"in line {written.line} of keep" in str(race)

@@ -17,7 +17,8 @@ Column = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Accesses:
-    """Columns ``[accesses]``. ``place`` numbers the places in the source, ``segment`` the memory's segments.
+    """Columns ``[accesses]``. ``place`` numbers the places in the source, ``function`` the kernel (0) and its device
+    functions, ``segment`` the memory's segments.
 
     ``cell`` numbers all cells of memory, shared ones alike in each block; ``address`` is in bytes within ``space``;
     ``kind`` is READ, WRITE or ATOMIC; ``epoch`` counts the block's barriers, ``warp_sync`` the warp's.
@@ -25,6 +26,7 @@ class Accesses:
 
     place: Column
     line: Column
+    function: Column
     kind: Column
     cell: Column
     segment: Column
@@ -73,9 +75,9 @@ def read_log(log: Log, memory: Memory, codes: Mapping[int, CodeType]) -> Accesse
             [each.values.itemsize for each in memory.segments],
         )
     )
-    place, line = _places(sites, codes)
+    place, line, function = _places(sites, codes)
     address = address + (cell - first[segment]) * itemsize
-    columns = (place, line, kind, cell, segment, space, address, itemsize, block, epoch, thread, warp_sync)
+    columns = (place, line, function, kind, cell, segment, space, address, itemsize, block, epoch, thread, warp_sync)
     return Accesses(*columns)
 
 
@@ -91,8 +93,8 @@ def _expanded(values: Column, starts: Column, count: int) -> Column:
     return np.repeat(values, np.diff(np.append(starts, count)), axis=0).T
 
 
-def _places(sites: Column, codes: Mapping[int, CodeType]) -> tuple[Column, Column]:
-    """Each site's place in the source, numbered, and its line.
+def _places(sites: Column, codes: Mapping[int, CodeType]) -> tuple[Column, Column, Column]:
+    """Each site's place in the source, numbered, its line, and its function, numbered in the order of ``codes``.
 
     One place may have several sites: CPython compiles the test of a loop twice, and reports a specialised instruction
     under another offset.
@@ -100,15 +102,15 @@ def _places(sites: Column, codes: Mapping[int, CodeType]) -> tuple[Column, Colum
     different, number = np.unique(sites, return_inverse=True)
     ids = np.array(sorted(codes), np.int64)
     owner = ids[np.searchsorted(ids, different, side="right") - 1] if len(different) else different
-    found: dict[Any, int] = {}
-    places = [0] * len(different)
-    lines = [0] * len(different)
     positions = {id(code): list(code.co_positions()) for code in codes.values()}
-    for index, (code, site) in enumerate(zip(owner.tolist(), different.tolist(), strict=True)):
-        place = (code, positions[code][(site - code) // 2])
-        places[index] = found.setdefault(place, len(found))
-        lines[index] = line_of(codes[code], site - code)
-    return np.array(places, np.int64)[number], np.array(lines, np.int64)[number]
+    functions = {code: function for function, code in enumerate(codes)}
+    places: dict[Any, int] = {}
+    rows = np.empty((len(different), 3), np.int64)
+    for row, code, site in zip(rows, owner.tolist(), different.tolist(), strict=True):
+        at = (code, positions[code][(site - code) // 2])
+        row[:] = places.setdefault(at, len(places)), line_of(codes[code], site - code), functions[code]
+    place, line, function = rows[number].T
+    return place, line, function
 
 
 def group_numbers(*keys: Column) -> Column:

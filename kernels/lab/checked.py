@@ -145,7 +145,9 @@ class CheckedLaunch:
 
     def _report(self, program: Program, typing: Typing, refused: tuple[lint.Refused, ...]) -> Report:
         log = read_log(self._memory.log, self._memory, program.codes)
-        reading = Reading(log, self._memory.segments, self._grid, self._shape)
+        reading = Reading(
+            log, [each.__name__ for each in program.functions], self._memory.segments, self._grid, self._shape
+        )
         moved = map(reading.traffic, traffic.traffic(log))
         return Report(
             kernel=self._kernel.py_func.__name__,
@@ -169,9 +171,13 @@ class CheckedLaunch:
         )
 
     def _split_branches(self, program: Program) -> tuple[SplitBranch, ...]:
+        kernel = self._kernel.py_func.__name__
         split = sorted(traffic.split_warps(*read_tests(self._memory.log)).items())
         branches = [(program.branches[number], times) for number, times in split]
-        return tuple(SplitBranch(branch.line, branch.what, times) for branch, times in branches)
+        return tuple(
+            SplitBranch(branch.line, "" if branch.function == kernel else branch.function, branch.what, times)
+            for branch, times in branches
+        )
 
 
 def _operations(program: Program, typing: Typing) -> int:

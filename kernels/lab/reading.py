@@ -12,9 +12,13 @@ from kernels.lab.traffic import Moved
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A log, and what its numbers mean in a launch of ``grid`` blocks of ``shape`` threads."""
+    """The log of a launch of ``grid`` blocks of ``shape`` threads, and what its numbers mean.
+
+    ``functions`` are the names of the kernel and its device functions.
+    """
 
     log: Accesses
+    functions: Sequence[str]
     segments: Sequence[Segment]
     grid: Dimensions
     shape: Dimensions
@@ -35,16 +39,20 @@ class Reading:
         segment = self.segments[self.log.segment[row]]
         name, kind = segment.name(int(self.log.cell[row])), KINDS[self.log.kind[row]]
         counts = (moved.accesses, moved.sectors, moved.ideal, moved.turns)
-        return Traffic(name, kind, int(self.log.line[row]), moved.turns > 0, *counts)
+        return Traffic(name, kind, int(self.log.line[row]), self._function(row), moved.turns > 0, *counts)
 
     def _cell(self, row: int) -> str:
         segment: Segment = self.segments[self.log.segment[row]]
         return segment.describe(int(self.log.cell[row]))
 
+    def _function(self, row: int) -> str:
+        number = self.log.function[row]
+        return self.functions[number] if number else ""
+
     def _access(self, row: int) -> Access:
         block, thread = int(self.log.block[row]), int(self.log.thread[row])
         kind, line = KINDS[self.log.kind[row]], int(self.log.line[row])
-        return Access(kind, line, point(block, self.grid), point(thread, self.shape))
+        return Access(kind, line, self._function(row), point(block, self.grid), point(thread, self.shape))
 
 
 def point(number: int, shape: Dimensions) -> Dimensions:

@@ -24,15 +24,20 @@ class Fault(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One thread's access: ``kind`` is "read", "write" or "atomic"; ``block`` and ``thread`` are (x, y, z)."""
+    """One thread's access: ``kind`` is "read", "write" or "atomic"; ``block`` and ``thread`` are (x, y, z).
+
+    ``function`` is the device function in which the line stands, or empty for the kernel itself; so everywhere here.
+    """
 
     kind: str
     line: int
+    function: str
     block: Dimensions
     thread: Dimensions
 
     def __str__(self) -> str:
-        return f"{self.kind} by thread {short(self.thread)} of block {short(self.block)} in line {self.line}"
+        where = place(self.line, self.function)
+        return f"{self.kind} by thread {short(self.thread)} of block {short(self.block)} in {where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,7 @@ class Traffic:
     array: str
     kind: str
     line: int
+    function: str
     shared: bool
     accesses: int
     sectors: int
@@ -95,12 +101,13 @@ class SplitBranch:
     """
 
     line: int
+    function: str
     what: str
     times: int
 
     def __str__(self) -> str:
         differed = "made different numbers of trips" if self.what == "for" else "went both ways"
-        return f"line {self.line}: lanes of a warp {differed} at this {self.what}, {self.times} times"
+        return f"{place(self.line, self.function)}: lanes of a warp {differed} at this {self.what}, {self.times} times"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +201,10 @@ class Report:
         yield str(self)
         if self.variables:
             yield _table(("variable", "type"), self.variables.items())
-        rows = [(str(each.line), each.array, each.kind, str(each.accesses), *_moved(each)) for each in self.traffic]
+        rows = [
+            (f"{each.line} {each.function}".rstrip(), each.array, each.kind, str(each.accesses), *_moved(each))
+            for each in self.traffic
+        ]
         yield _table(("line", "array", "what", "warps", "sectors", "ideal", "bank turns"), rows)
         yield from self.costs
         yield f"{self.float_operations} float operations, {self.arithmetic_intensity:.2f} per byte moved"
@@ -213,7 +223,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 
 def _cost(each: Traffic) -> str:
     """A sentence where an access moves twice what it needs, or more, or has bank conflicts; else nothing."""
-    where = f"line {each.line}: {each.accesses} warps' {each.kind}s of {each.array}"
+    where = f"{place(each.line, each.function)}: {each.accesses} warps' {each.kind}s of {each.array}"
     if each.turns > 1:
         return f"{where} took up to {each.turns} turns: lanes ask one bank for different words"
     if each.sectors >= 2 * max(each.ideal, 1):
@@ -230,6 +240,11 @@ def _divergence(found: Divergence) -> str:
     )
     rest = f", but {elsewhere}" if elsewhere else ", some of which the mask does not name"
     return f"{found.intrinsic} in line {found.line} was reached by {found.waiting} threads{rest}"
+
+
+def place(line: int, function: str) -> str:
+    """``line 3``, or ``line 3 of f`` for a device function."""
+    return f"line {line} of {function}" if function else f"line {line}"
 
 
 def short(point: Dimensions) -> str:
