@@ -32,6 +32,9 @@ class Nursery:
     """
 
     def __init__(self, root: Path, modules: Sequence[str] = ()) -> None:
+        """Raises OSError on a system whose processes cannot hand each other open files."""
+        if not hasattr(socket, "send_fds"):
+            raise OSError("labs are graded on Linux and macOS only; on Windows use its Linux subsystem, WSL")
         self._ours, theirs = socket.socketpair()
         self._lock = Lock()
         self._born: list[int] = []
