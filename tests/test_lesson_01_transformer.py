@@ -73,21 +73,6 @@ def test_rope_turns_channel_i_with_channel_i_plus_half(check):
     check("turned", turned, [[[-3, 2, 1, 4]]], axes=("token", "head", "channel"))
 
 
-@torch.inference_mode()
-def hidden_states(model, positions):
-    return model(torch.tensor(PROMPT), positions, causal_attend(TINY.head_dim**-0.5))
-
-
-@pytest.mark.task(1, 2)
-@pytest.mark.task(1, 4)
-def test_only_the_distances_between_tokens_matter(check):
-    model, positions = tiny(0), torch.arange(len(PROMPT))
-    later, stretched = hidden_states(model, positions + 99), hidden_states(model, positions * 2)
-    check("hidden states, 99 positions later", later, lambda: hidden_states(model, positions), HIDDEN)
-    moved = (stretched - later)[1:].abs().amax(dim=-1) > 1e-3
-    check("tokens that notice that all distances doubled", moved, [True] * (len(PROMPT) - 1), axes=("token",))
-
-
 def values_of_heads(*numbers):
     """``[tokens, heads, head_dim]`` with a head_dim of 1 from a list of heads for each token."""
     return tensor(*numbers).unsqueeze(-1)
@@ -196,6 +181,21 @@ def test_the_heads_answers_are_laid_side_by_side_and_projected(check):
     check("projected", out, [[1 + 30, 2 + 40], [5 + 70, 6 + 80]], axes=("token", "channel"))
 
 
+@torch.inference_mode()
+def hidden_states(model, positions):
+    return model(torch.tensor(PROMPT), positions, causal_attend(TINY.head_dim**-0.5))
+
+
+@pytest.mark.task(1, 2)
+@pytest.mark.task(1, 4)
+def test_only_the_distances_between_tokens_matter(check):
+    model, positions = tiny(0), torch.arange(len(PROMPT))
+    later, stretched = hidden_states(model, positions + 99), hidden_states(model, positions * 2)
+    check("hidden states, 99 positions later", later, lambda: hidden_states(model, positions), HIDDEN)
+    moved = (stretched - later)[1:].abs().amax(dim=-1) > 1e-3
+    check("tokens that notice that all distances doubled", moved, [True] * (len(PROMPT) - 1), axes=("token",))
+
+
 @pytest.mark.task(1, 5)
 def test_swiglu_gates_one_projection_by_the_silu_of_another(check):
     feed_forward = FeedForward(replace(SMALL, hidden_size=1)).double()
@@ -277,12 +277,12 @@ def test_the_decoder_computes_what_a_plain_loop_over_tokens_and_heads_does(check
 # Generation
 
 
-def continued(model, params, branch=0):
+def continued(model, params, branch=0, eos_token_ids=frozenset()):
     """As many tokens as asked for, each drawn from the logits of one pass over all before it."""
     token_ids = list(PROMPT)
     for index in range(params.max_tokens):
         logits = uncached_logits(model, token_ids)[-1:]
-        (drawn,) = sample(logits, [Draw(params, branch, index, token_ids)])
+        (drawn,) = sample(logits, [Draw(params, branch, index, token_ids, eos_token_ids)])
         token_ids.append(drawn.token_id)
     return token_ids[len(PROMPT) :]
 
@@ -328,7 +328,11 @@ def test_generation_leaves_the_prompt_as_it_was(check):
 
 
 @pytest.mark.task(1, 6)
-@pytest.mark.parametrize(("stop", "eos", "ignore_eos", "length"), [(1, 0, 1, 6), (0, 1, 0, 6), (0, 1, 1, 9)])
+@pytest.mark.parametrize(
+    ("stop", "eos", "ignore_eos", "length"),
+    [(1, 0, 0, 6), (1, 0, 1, 6), (0, 1, 0, 6), (0, 1, 1, 9)],
+    ids=["of the request", "of the request while end tokens are ignored", "end token", "ignored end token"],
+)
 def test_generation_ends_with_the_first_stop_token(check, stop, eos, ignore_eos, length):
     model = tiny(0)
     sixth = continued(model, replace(GREEDY, max_tokens=6))[-1:]
@@ -337,6 +341,26 @@ def test_generation_ends_with_the_first_stop_token(check, stop, eos, ignore_eos,
     check(
         "tokens where the sixth is a stop token", tokens, lambda: continued(model, GREEDY)[:length], ("output token",)
     )
+
+
+@pytest.mark.task(1, 6)
+def test_no_end_token_is_drawn_before_min_tokens(check):
+    model, params = tiny(0), replace(GREEDY, max_tokens=9, min_tokens=9, ignore_eos=False)
+    sixth = frozenset(continued(model, replace(GREEDY, max_tokens=6))[-1:])
+    tokens = generate(model, PROMPT, params, eos_token_ids=sixth).token_ids
+    check(
+        "tokens where the sixth would be an end token",
+        tokens,
+        lambda: continued(model, params, eos_token_ids=sixth),
+        axes=("output token",),
+    )
+
+
+@pytest.mark.task(1, 6)
+def test_the_repetition_penalty_counts_prompt_and_output(check):
+    model, params = tiny(0), replace(GREEDY, max_tokens=8, repetition_penalty=2.0)
+    tokens = generate(model, PROMPT, params).token_ids
+    check("tokens with a penalty", tokens, lambda: continued(model, params), axes=("output token",))
 
 
 @pytest.mark.task(1, 6)

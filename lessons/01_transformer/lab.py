@@ -130,6 +130,22 @@ class DecoderLayer:
 # def causal_attend(scale: float) -> Attend:
 #     """Attention without a cache: the tokens of a pass are one sequence from its start."""
 #
+# @dataclass(frozen=True, slots=True)
+# class ModelConfig:
+#     """The shape of a Llama-style model. Sizes are numbers of elements; ``max_context`` is in tokens."""
+#     vocab_size: int
+#     hidden_size: int
+#     intermediate_size: int
+#     num_layers: int
+#     num_heads: int
+#     kv_heads: int
+#     head_dim: int
+#     max_context: int
+#     rope_theta: float = 10_000.0
+#     rope_scaling: RopeScaling | None = None
+#     norm_eps: float = 1e-5
+#     tie_embeddings: bool = False
+#
 # class Transformer(nn.Module):
 #     """The decoder. ``model(token_ids, positions, attend)`` gives hidden states, ``model.logits`` the vocabulary."""
 #
@@ -139,25 +155,62 @@ class DecoderLayer:
 #     def logits(self, hidden: Tensor) -> Tensor:
 #         """hidden ``[rows, hidden]`` to logits ``[rows, vocab]``. Call it only for rows that sample."""
 
+# Given in minillm/request.py:
+#
+# @dataclass(frozen=True, slots=True)
+# class SamplingParams:
+#     """How to sample; names and meanings follow vLLM's ``SamplingParams``."""
+#     n: int = 1
+#     max_tokens: int = 16
+#     min_tokens: int = 0
+#     temperature: float = 1.0
+#     top_k: int = 0
+#     top_p: float = 1.0
+#     min_p: float = 0.0
+#     repetition_penalty: float = 1.0
+#     seed: int = 0
+#     stop: tuple[str, ...] = ()
+#     stop_token_ids: tuple[int, ...] = ()
+#     ignore_eos: bool = False
+#     logprobs: int | None = None
+
 # Given in minillm/model/sampling.py:
 #
 # @dataclass(frozen=True, slots=True)
 # class Draw:
-#     """One token to draw: by which rules, for which branch, and as which token of its output (from 0)."""
+#     """One token to draw: by which rules, for which branch, as which of its output (from 0), after which tokens."""
 #     params: SamplingParams
 #     branch: int
 #     output_index: int
 #     token_ids: Sequence[int]
 #     eos_token_ids: frozenset[int] = frozenset()
 #
+# @dataclass(frozen=True, slots=True)
+# class Sampled:
+#     """A drawn token, with its log-probability where the parameters ask for it; or no token, and the error."""
+#     token_id: int | None
+#     logprob: TokenLogprob | None = None
+#     error: str | None = None
+#
 # def sample(logits: Tensor, draws: Sequence[Draw]) -> list[Sampled]:
 #     """One token for each row of logits ``[rows, vocab]``, which may lie on any device."""
+
+# Given in minillm/model/naive.py:
+#
+# @dataclass(frozen=True, slots=True)
+# class Generated:
+#     """Output tokens, and the logits that each was drawn from: ``[output, vocab]``."""
+#     token_ids: list[int]
+#     logits: Tensor
 
 
 # Task 6, 1 of 2: 25 points, about 15 minutes, section 1.8 Generate: the oracle
 @torch.inference_mode()
 def next_logits(model: Transformer, token_ids: list[int]) -> Tensor:
-    """The model's logits after these tokens, ``[vocab]``, with nothing cached."""
+    """The model's logits after these tokens, ``[vocab]``, with nothing cached.
+
+    The first token has position 0; the scale of attention is ``model.config.head_dim ** -0.5``.
+    """
     raise NotImplementedError("lesson 1, task 6: generate token by token, recomputing everything each time: the oracle")
 
 
@@ -171,6 +224,8 @@ def generate(
 ) -> Generated:
     """Sample one branch token by token until ``max_tokens`` or a stop token. Stop strings need text: not here.
 
-    Raises FloatingPointError where no token can be drawn.
+    Stop tokens are ``params.stop_token_ids`` and, unless ``params.ignore_eos``, the model's own ``eos_token_ids``. The
+    one that ends the output is kept. Each token has a ``Draw`` of its own: its index in the output, and all tokens
+    before it, the prompt's included. Raises FloatingPointError, with the sampler's error, where none can be drawn.
     """
     raise NotImplementedError("lesson 1, task 6: generate token by token, recomputing everything each time: the oracle")

@@ -23,7 +23,10 @@ class Generated:
 
 @torch.inference_mode()
 def next_logits(model: Transformer, token_ids: list[int]) -> Tensor:
-    """The model's logits after these tokens, ``[vocab]``, with nothing cached."""
+    """The model's logits after these tokens, ``[vocab]``, with nothing cached.
+
+    The first token has position 0; the scale of attention is ``model.config.head_dim ** -0.5``.
+    """
     attend = causal_attend(model.config.head_dim**-0.5)
     hidden = model(torch.tensor(token_ids), torch.arange(len(token_ids)), attend)
     return model.logits(hidden[-1:])[0]
@@ -38,7 +41,9 @@ def generate(
 ) -> Generated:
     """Sample one branch token by token until ``max_tokens`` or a stop token. Stop strings need text: not here.
 
-    Raises FloatingPointError where no token can be drawn.
+    Stop tokens are ``params.stop_token_ids`` and, unless ``params.ignore_eos``, the model's own ``eos_token_ids``. The
+    one that ends the output is kept. Each token has a ``Draw`` of its own: its index in the output, and all tokens
+    before it, the prompt's included. Raises FloatingPointError, with the sampler's error, where none can be drawn.
     """
     token_ids, rows = list(prompt_token_ids), []
     stops = set(params.stop_token_ids) | (set() if params.ignore_eos else eos_token_ids)

@@ -22,7 +22,7 @@ Row = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One token to draw: by which rules, for which branch, and as which token of its output (from 0).
+    """One token to draw: by which rules, for which branch, as which of its output (from 0), after which tokens.
 
     ``token_ids`` is the sequence so far, prompt and output, which the repetition penalty discourages.
     """
@@ -120,7 +120,7 @@ def _penalise(scores: Row, draw: Draw) -> None:
     The paper divides every logit, which would favour a token with a negative one; like Hugging Face and vLLM we
     multiply those.
     """
-    seen = np.asarray(draw.token_ids)
+    seen = np.asarray(draw.token_ids, np.int64)
     values, penalty = scores[seen], draw.params.repetition_penalty
     scores[seen] = np.where(values > 0, values / penalty, values * penalty)
 
