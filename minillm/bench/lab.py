@@ -100,19 +100,20 @@ def launches() -> Mapping[str, Callable[[], None]]:
     }
 
 
-def seconds(context: Callable[[], AbstractContextManager[Any]], repeats: int) -> dict[str, float]:
-    """The least processor time of each kernel's launch, after one that compiles it."""
+def seconds(context: Callable[[], AbstractContextManager[Any]], warmups: int, repeats: int) -> dict[str, float]:
+    """The least processor time of each kernel's launch, after ``warmups`` that are not counted."""
     times = {}
     with context():
         for name, launch in launches().items():
-            launch()
-            rounds = []
-            for _ in range(repeats):
-                start = time.process_time()
-                launch()
-                rounds.append(time.process_time() - start)
-            times[name] = min(rounds)
+            rounds = [_processor_seconds(launch) for _ in range(warmups + repeats)]
+            times[name] = min(rounds[warmups:])
     return times
+
+
+def _processor_seconds(action: Callable[[], None]) -> float:
+    start = time.process_time()
+    action()
+    return time.process_time() - start
 
 
 def simulator_seconds() -> dict[str, float]:
@@ -128,13 +129,13 @@ def simulator_seconds() -> dict[str, float]:
 
 
 def measure(repeats: int = 5) -> list[LabTimes]:
-    """Both sides, one after the other. It takes about a minute, nearly all of it the simulator's."""
+    """Both sides, one after the other. It takes about half a minute, nearly all of it the simulator's."""
     from kernels import lab  # numba's simulator has nothing that this could be built on
 
     simulator = simulator_seconds()
-    bare, checked = seconds(lab.run, repeats), seconds(lab.check, repeats)
+    bare, checked = seconds(lab.run, 1, repeats), seconds(lab.check, 1, repeats)
     return [LabTimes(name, simulator[name], bare[name], checked[name]) for name in simulator]
 
 
 if __name__ == "__main__":
-    json.dump(seconds(nullcontext, repeats=1), sys.stdout)
+    json.dump(seconds(nullcontext, warmups=0, repeats=1), sys.stdout)

@@ -89,7 +89,7 @@ def attention(
 
 @app.command()
 def lab() -> None:
-    """The kernel lab against numba's own simulator, without and with checks; takes about a minute."""
+    """The kernel lab against numba's own simulator, without and with checks; about half a minute."""
     from minillm.bench.lab import measure
 
     rows = [
