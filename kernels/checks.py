@@ -162,8 +162,9 @@ def check_workspace(array: Any, name: str, shape: tuple[int, ...]) -> None:
 
 def check_gpu_caches(k_cache: Any, v_cache: Any) -> tuple[int, ...]:
     """The shape ``[num_blocks, kv_heads, block_size, head_dim]`` of both caches. TypeError or ValueError if not."""
+    shape = check_same(4, k_cache=k_cache, v_cache=v_cache)
     check_gpu_like(k_cache, v_cache=v_cache)
-    return check_same(4, k_cache=k_cache, v_cache=v_cache)
+    return shape
 
 
 def check_gpu_like(cache: Any, /, **arrays: Any) -> None:

@@ -82,8 +82,8 @@ def flash_attention_kernel(q: Floats, k: Floats, v: Floats, scale: float, out: F
                 score += queries[y, d] * tile[x, d]
             score *= scale
         new_maximum = larger(maximum, row_max(score))
-        correction = math.exp(maximum - new_maximum) if maximum > MINUS_INFINITY else ZERO
-        weight = math.exp(score - new_maximum) if score > MINUS_INFINITY else ZERO
+        correction = math.exp(maximum - new_maximum) if maximum != MINUS_INFINITY else ZERO
+        weight = math.exp(score - new_maximum) if score != MINUS_INFINITY else ZERO
         maximum, total = new_maximum, total * correction + row_sum(weight)
         weights[y, x] = weight
         cuda.syncthreads()  # all weights are there, and nobody reads keys any more
@@ -99,9 +99,9 @@ def flash_attention_kernel(q: Floats, k: Floats, v: Floats, scale: float, out: F
     if first + y < rows:
         for i in range(DIMS_PER_THREAD):
             if x + i * TILE < head_dim:
-                out[first + y, head, x + i * TILE] = summed[i] / total if total > ZERO else ZERO
+                out[first + y, head, x + i * TILE] = summed[i] / total if total != ZERO else ZERO
         if x == 0:
-            log_sums[first + y, head] = maximum + math.log(total) if total > ZERO else MINUS_INFINITY
+            log_sums[first + y, head] = maximum + math.log(total) if total != ZERO else MINUS_INFINITY
 
 
 def flash_attention(q: Floats, k: Floats, v: Floats, scale: float, out: Floats, log_sums: Floats) -> None:

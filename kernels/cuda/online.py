@@ -66,8 +66,8 @@ def finish(state: Floats, summed: Floats, out: Floats) -> None:
     for d in range(cuda.threadIdx.x, len(out), THREADS):
         total, weighted = ZERO, ZERO
         for other in range(WARPS):
-            if maxima[other] > MINUS_INFINITY:
+            if maxima[other] != MINUS_INFINITY:
                 correction = math.exp(maxima[other] - maximum)
                 total += totals[other] * correction
                 weighted += sums[other, d] * correction
-        out[d] = weighted / total if total > ZERO else ZERO
+        out[d] = weighted / total if total != ZERO else ZERO

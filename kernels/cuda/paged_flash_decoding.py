@@ -72,7 +72,7 @@ def paged_flash_decoding_kernel(
     if member < group:
         write(partial[part, sequence, head], summed, total)
         if lane == 0:
-            log_sums[part, sequence, head] = maximum + math.log(total) if total > ZERO else MINUS_INFINITY
+            log_sums[part, sequence, head] = maximum + math.log(total) if total != ZERO else MINUS_INFINITY
 
 
 @cuda.jit
@@ -85,11 +85,11 @@ def combine_kernel(partial: Floats, log_sums: Floats, out: Floats) -> None:
     for d in range(cuda.threadIdx.x, out.shape[2], COMBINE_THREADS):
         total, weighted = ZERO, ZERO
         for part in range(len(partial)):
-            if log_sums[part, sequence, head] > MINUS_INFINITY:
+            if log_sums[part, sequence, head] != MINUS_INFINITY:
                 weight = math.exp(log_sums[part, sequence, head] - maximum)
                 total += weight
                 weighted += weight * partial[part, sequence, head, d]
-        out[sequence, head, d] = weighted / total if total > ZERO else ZERO
+        out[sequence, head, d] = weighted / total if total != ZERO else ZERO
 
 
 def paged_flash_decoding(

@@ -43,7 +43,7 @@ def softmax_two_pass_kernel(x: Floats, out: Floats) -> None:
         total += totals[warp]
     for column in range(thread, x.shape[1], THREADS):
         weight = math.exp(float32(x[row, column]) - maximum)
-        out[row, column] = weight / total if total > 0 else ZERO
+        out[row, column] = weight / total if total != ZERO else ZERO
 
 
 @cuda.jit(device=True)
@@ -71,7 +71,7 @@ def softmax_online_kernel(x: Floats, out: Floats) -> None:
     for column in range(thread, x.shape[1], THREADS):
         value = float32(x[row, column])
         new_maximum = larger(maximum, value)
-        if new_maximum > MINUS_INFINITY:
+        if new_maximum != MINUS_INFINITY:
             total = rescaled(total, maximum, new_maximum) + math.exp(value - new_maximum)
         maximum = new_maximum
     distance = WARP // 2
@@ -91,7 +91,7 @@ def softmax_online_kernel(x: Floats, out: Floats) -> None:
         total = rescaled(total, maximum, new_maximum) + rescaled(totals[warp], maxima[warp], new_maximum)
         maximum = new_maximum
     for column in range(thread, x.shape[1], THREADS):
-        out[row, column] = math.exp(float32(x[row, column]) - maximum) / total if total > 0 else ZERO
+        out[row, column] = math.exp(float32(x[row, column]) - maximum) / total if total != ZERO else ZERO
 
 
 def softmax_two_pass(x: Floats, out: Floats) -> None:

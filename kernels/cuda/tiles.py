@@ -45,8 +45,8 @@ def weigh(tile: Floats, query: Floats, head_dim: int, visible: int, maximum: flo
         for d in range(head_dim):
             score += query[d] * tile[lane * (head_dim + 1) + d]
     new_maximum = larger(maximum, warp_max(score))
-    correction = math.exp(maximum - new_maximum) if maximum > MINUS_INFINITY else ZERO
-    weight = math.exp(score - new_maximum) if score > MINUS_INFINITY else ZERO
+    correction = math.exp(maximum - new_maximum) if maximum != MINUS_INFINITY else ZERO
+    weight = math.exp(score - new_maximum) if score != MINUS_INFINITY else ZERO
     return weight, new_maximum, correction, warp_sum(weight)
 
 
@@ -66,7 +66,7 @@ def write(out: Floats, summed: Floats, total: float) -> None:
     lane = cuda.threadIdx.x % WARP
     for i in range(DIMS_PER_LANE):
         if lane + i * WARP < len(out):
-            out[lane + i * WARP] = summed[i] / total if total > ZERO else ZERO
+            out[lane + i * WARP] = summed[i] / total if total != ZERO else ZERO
 
 
 def shared_bytes(head_dim: int, queries: int) -> int:

@@ -13,7 +13,7 @@ ZERO: Any = np.float32(0)
 
 
 # numba 0.68's own CUDA target cannot compile max and min, whose implementation takes any number of arguments; the
-# package numba-cuda can. These two work with both.
+# package numba-cuda can. These two work with both. NaN may get lost in a maximum; kernels keep it in their sums.
 
 
 @cuda.jit(device=True)
