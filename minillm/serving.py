@@ -58,7 +58,9 @@ def load(path: str | Path | None = None, dtype: str = "auto", device: str = "cpu
 
 def ready(model: LanguageModel, dtype: str, device: str) -> LanguageModel:
     """A loaded model, if it computes in this dtype on this device. Raises ValueError if not: it is never converted."""
-    device_named(device)
+    lies_on = model.transformer.embedding.device.type
+    if device_named(device).type != lies_on:
+        raise ValueError(f"the model was loaded to {lies_on}, not {device}; say device={lies_on!r}, or load it anew")
     if dtype != "auto" and dtype_named(dtype) != model.transformer.dtype:
         raise ValueError(
             f"the model was loaded in {model.transformer.dtype}, not {dtype}; leave dtype out, or load it anew"

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
+from kernels import lab
 from kernels.cuda.map import axpy, axpy_grid_stride
 from kernels.cuda.matmul import matmul_naive, matmul_tiled
 from kernels.cuda.reduction import THREADS, sum_rows_shared, sum_rows_shuffle
@@ -63,6 +64,17 @@ def test_softmax(step, launch, rows, columns, masked, dtype):
     out = np.empty_like(x)
     launch(step, x, out)
     assert_allclose(out, softmax(x), rtol=0, atol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("step", [softmax_two_pass, softmax_online])
+@pytest.mark.parametrize("place", [0, 129, 199])
+def test_softmax_hides_no_nan(step, place):
+    x = numbers(np.float32, 1, 200)
+    x[0, place] = np.nan
+    out = np.empty_like(x)
+    with lab.run():
+        step(x, out)
+    assert np.isnan(out).all()
 
 
 def softmax(x):

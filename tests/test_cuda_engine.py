@@ -11,7 +11,7 @@ from minillm.executor import TorchExecutor
 from minillm.model.tiny import TINY, tiny
 from minillm.schedulers.splitfuse import SplitFuse
 from minillm.schedulers.vllm import VLLM
-from minillm.serving import device_named, make_cache
+from minillm.serving import LanguageModel, device_named, make_cache, ready
 
 CPU = torch.device("cpu")
 
@@ -68,6 +68,12 @@ def test_numba_must_see_the_gpu_as_well(monkeypatch):
 def test_other_devices_are_refused(name):
     with pytest.raises(ValueError, match="has no kernels"):
         device_named(name)
+
+
+def test_a_model_on_the_cpu_is_not_served_as_if_it_were_on_a_gpu(monkeypatch):
+    monkeypatch.setattr("minillm.serving.device_named", torch.device)
+    with pytest.raises(ValueError, match="loaded to cpu, not cuda"):
+        ready(LanguageModel(tiny(0), None), "auto", "cuda")
 
 
 def test_padded_batches_have_no_cache_on_a_gpu():

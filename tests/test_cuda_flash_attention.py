@@ -4,8 +4,9 @@ import numpy as np
 from gpu_lab import TOLERANCE, few, in_every_way
 from hypothesis import example, given
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
+from kernels import lab
 from kernels.cuda.flash_attention import TILE, flash_attention
 
 
@@ -52,3 +53,16 @@ def test_attention_by_tiles(launch, rows, cached, heads, head_dim, dtype):
     expected, expected_log_sums = written_out(q, k, v, head_dim**-0.5)
     assert_allclose(out, expected, rtol=0, atol=TOLERANCE[dtype])
     assert_allclose(log_sums, expected_log_sums, rtol=0, atol=1e-4)
+
+
+def test_a_row_looks_at_every_key_up_to_its_own_and_at_no_other():
+    q, k, v = case(20, 20, 1, 1, 8, np.float32)
+    with lab.run():
+        clean, _ = attend(lambda function, *arguments: function(*arguments), q, k, v, 1.0)
+        for poisoned in (k, v):
+            kept = poisoned[17].copy()
+            poisoned[17] = np.nan
+            out, _ = attend(lambda function, *arguments: function(*arguments), q, k, v, 1.0)
+            poisoned[17] = kept
+            assert_array_equal(out[:17], clean[:17])
+            assert np.isnan(out[17:]).all()
