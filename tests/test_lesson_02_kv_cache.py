@@ -194,8 +194,16 @@ def test_prompts_are_padded_on_the_left_and_count_from_their_first_token(check):
 
 
 @pytest.mark.task(2, 4)
-def test_a_ragged_batch_is_refused():
-    with pytest.raises(ValueError, match="ragged"):
+def test_a_row_without_a_span_is_filled_with_padding(check):
+    ids, positions, rows = lowered([sequence_of(request("A", 2, 1), row=1)], Rectangle(3, 2, 2))
+    check("token ids", ids, [0, 0, 65, 72, 0, 0], axes=("token",))
+    check("positions of row 1", positions[2:4], [0, 1], axes=("token",))
+    check("rows to sample from", rows, [3])
+
+
+@pytest.mark.task(2, 4)
+def test_a_batch_without_a_rectangle_is_refused():
+    with pytest.raises(ValueError):
         small_cache().lower(Batch((next_span(sequence_of()),)))
 
 

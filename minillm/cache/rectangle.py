@@ -19,6 +19,7 @@ from minillm.cache.memory import RectangleMemory
 from minillm.model.transformer import ModelConfig
 
 PAD_TOKEN = 0
+"""Fills a row of a pass up. It is a token like any other: only the mask keeps others from reading it."""
 
 
 class RectangleCache:
@@ -38,10 +39,13 @@ class RectangleCache:
             raise ValueError("a padded batch asked for block moves; they need a paged cache")
 
     def lower(self, batch: Batch) -> Pass:
-        """Lay a padded batch out as its rectangle, row by row. Raises ValueError for a ragged batch.
+        """Lay a padded batch out as its rectangle, row by row. Raises ValueError for a batch without a rectangle.
 
-        Each span stands at the right end of its sequence's row. Positions count from a sequence's first token; padding
-        has position 0.
+        Each span stands at the right end of row ``span.sequence.memory.index``, whatever its place in the batch;
+        PAD_TOKEN fills what is left, rows without a span included. Positions count from a sequence's first token, which
+        stands in column ``memory.padding``; the padding before it has position 0. ``sample_rows`` names the last token
+        of each span that samples, in the order of the spans; no span samples more than once, none has drafts. The
+        arrays are int64.
         """
         if batch.rectangle is None:
             raise ValueError("a ragged batch was given to the rectangle cache; it needs a paged cache")
@@ -89,7 +93,10 @@ def by_row(x: Tensor, shape: Rectangle) -> Tensor:
 
 
 def attention_mask(shape: Rectangle, padding: Tensor) -> Tensor:
-    """Which columns each token of a pass looks at: those up to its own, but no padding.
+    """Which columns each token of a pass looks at: real tokens at the real ones up to their own, padding at padding.
+
+    The result of a padding token is thrown away. It looks at the padding up to its own column, itself included, for a
+    softmax over nothing may be NaN.
 
     padding ``[rows, 1]``, the columns before each row's first token; result bool ``[rows, 1, width, context]``.
     """
@@ -97,7 +104,6 @@ def attention_mask(shape: Rectangle, padding: Tensor) -> Tensor:
     queries = keys[shape.context - shape.width :].unsqueeze(1)
     past = keys <= queries  # [width, context]
     first = padding.view(-1, 1, 1)
-    # A padding query sees the padding before it, for a row of nothing but masked keys has no softmax.
     visible = (keys >= first) | (queries < first)  # [rows, width, context]
     return (past & visible).unsqueeze(1)
 
