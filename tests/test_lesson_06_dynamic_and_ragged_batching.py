@@ -112,6 +112,12 @@ def test_a_more_urgent_request_goes_first_though_it_came_later(check):
     check("passes", trace(recorded(scheduler, asked)), ["A2", "A1", "C2", "B2"])
 
 
+def test_an_error_that_prints_a_request_in_the_queue_stays_short():
+    queue = queue_of([{}])
+    push(queue, "a", now=0.5, params={"n": 2})
+    assert str(*queue) == "Waiting(samples=[<Sequence a.0>, <Sequence a.1>], since=0.5, deadline=inf)"
+
+
 # Task 2: who could share a batch
 
 
