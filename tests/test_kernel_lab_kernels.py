@@ -500,3 +500,19 @@ def test_a_kernel_that_got_its_grid_outside_runs_in_the_lab_within():
         launch(x, x, out)
     reports[0].check()
     assert (out == 2).all()
+
+
+@cuda.jit
+def gather(table, rows, out):
+    i = cuda.grid(1)
+    row = table[rows[i]]
+    out[i] = row[1] + table[rows[i], 0] * row.shape[0]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int32, np.int64])
+def test_integers_without_checks_may_be_rows_and_have_strides(dtype):
+    table = np.arange(24, dtype=dtype).reshape(4, 6)[::-1, ::3]
+    rows, out = np.array([2, 0, 3], np.int64)[::-1], np.zeros(3, np.int32)
+    with lab.run():
+        gather[1, 3](table, rows, out)
+    assert out.tolist() == [(table[row, 1] + 2 * table[row, 0]).item() for row in rows]

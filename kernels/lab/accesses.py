@@ -50,13 +50,14 @@ class Accesses:
         """The warp's number in its block."""
         return self.thread // WARP_SIZE
 
-    def turn(self) -> Column:
-        """How often the same thread had come to the same place before."""
-        return occurrence(self.block, self.thread, self.place)
+    def warp_accesses(self, rows: Column) -> Column:
+        """Numbers the accesses of whole warps among these rows.
 
-    def warp_access(self) -> Column:
-        """Numbers the accesses of whole warps: a thread's k-th visit to a place goes with the other lanes' k-th."""
-        return group_numbers(self.place, self.block, self.warp, self.turn())
+        A thread's k-th visit to a place goes with the k-th visits of its warp's other lanes.
+        """
+        place, block, thread = self.place[rows], self.block[rows], self.thread[rows]
+        visit = occurrence(block, thread, place)
+        return group_numbers(place, block, thread // WARP_SIZE, visit)
 
 
 def read_log(log: Log, memory: Memory, codes: Mapping[int, CodeType]) -> Accesses:

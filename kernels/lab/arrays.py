@@ -196,10 +196,10 @@ class CheckedArray:
 class PlainIntegers:
     """An integer array without checks, whose elements are plain ints: numpy's small integers would wrap in sums."""
 
-    __slots__ = ("_convert", "_values", "dtype", "ndim", "shape", "size", "strides")
+    __slots__ = ("_convert", "_values", "_view", "dtype", "ndim", "shape", "size", "strides")
 
     def __init__(self, values: NDArray[Any]) -> None:
-        self._values, self._convert = values, conversion(values.dtype)
+        self._values, self._view, self._convert = values, values.data, conversion(values.dtype)
         self.dtype, self.ndim, self.shape, self.size = values.dtype, values.ndim, values.shape, values.size
         self.strides = values.strides
 
@@ -207,8 +207,11 @@ class PlainIntegers:
         return len(self._values)
 
     def __getitem__(self, index: Any) -> Any:
-        found = self._values[index]
-        return PlainIntegers(found) if isinstance(found, np.ndarray) else found.item()
+        try:
+            found: Any = self._view[index]  # a plain int, for an index of each dimension
+        except (NotImplementedError, TypeError):
+            found = None
+        return PlainIntegers(self._values[index]) if found is None or isinstance(found, memoryview) else found
 
     def __setitem__(self, index: Any, value: Any) -> None:
         whole = isinstance(value, np.ndarray | PlainIntegers)

@@ -72,7 +72,7 @@ def warp_access(report: Report, line: int, array: str | None = None, visit: int 
     if not len(rows):
         raise LabError(f"line {line} of {report.kernel} touches no {array or 'array in global or shared memory'}")
     rows = rows.take((rows.segment == rows.segment[0]) & (rows.place == rows.place[0]) & (rows.kind == rows.kind[0]))
-    numbers = rows.warp_access()
+    numbers = rows.warp_accesses(np.arange(len(rows)))
     visits = list(dict.fromkeys(numbers.tolist()))
     if not 0 <= visit < len(visits):
         raise LabError(f"warps come {len(visits)} times to line {line}; choose a visit from 0 to {len(visits) - 1}")

@@ -105,29 +105,31 @@ def unwritten(log: Accesses) -> list[Found]:
     One read is given for each place.
     """
     rows = np.flatnonzero((log.space == Space.SHARED) | (log.space == Space.LOCAL))
-    some = log.take(rows)
-    if not len(some):
+    if not len(rows):
         return []
-    cells = group_numbers(some.block, some.cell)
+    cells, kind = group_numbers(log.cell[rows], log.block[rows]), log.kind[rows]
     first_write = np.full(int(cells.max()) + 1, len(log), np.int64)
-    writes = some.kind == WRITE
-    np.minimum.at(first_write, cells[writes], rows[writes])
-    early = (some.kind != WRITE) & (rows < first_write[cells])
+    writes = np.flatnonzero(kind == WRITE)[::-1]
+    first_write[cells[writes]] = rows[writes]  # of several values for a cell numpy keeps the last, here the first write
+    early = rows[(kind != WRITE) & (rows < first_write[cells])]
     found: dict[int, Found] = {}
-    for row in map(int, rows[early & ~_races_with_a_write(some, cells, early)]):
+    for row in map(int, early[~_race_with_a_write(log, early)]):
         before = found.get(int(log.place[row]), Found((row,), 0))
         found[int(log.place[row])] = Found(before.rows, before.cells + 1)
     return list(found.values())
 
 
-def _races_with_a_write(some: Accesses, cells: Column, early: Mask) -> Mask:
-    """For each row, whether it reads early what another thread writes before the next barrier."""
-    in_epoch = group_numbers(cells, some.epoch)
-    count = int(in_epoch.max()) + 1
-    least, most = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, np.int64)
-    writes = some.kind == WRITE
-    np.minimum.at(least, in_epoch[writes], some.thread[writes])
-    np.maximum.at(most, in_epoch[writes], some.thread[writes])
-    written = most[in_epoch] >= 0
-    of_another = (least[in_epoch] != some.thread) | (most[in_epoch] != some.thread)
-    return np.asarray(early & written & of_another)
+def _race_with_a_write(log: Accesses, early: Column) -> Mask:
+    """For each early row, whether another thread of the block writes its cell before the next barrier."""
+    if not len(early):
+        return np.zeros(0, bool)
+    rows = np.flatnonzero(np.isin(log.cell, log.cell[early]))
+    together = np.empty(len(log), np.int64)
+    together[rows] = group_numbers(log.cell[rows], log.block[rows], log.epoch[rows])
+    least = np.full(int(together[rows].max()) + 1, len(log), np.int64)
+    most = np.full(len(least), -1, np.int64)
+    writes = rows[log.kind[rows] == WRITE]
+    np.minimum.at(least, together[writes], log.thread[writes])
+    np.maximum.at(most, together[writes], log.thread[writes])
+    mine, thread = together[early], log.thread[early]
+    return np.asarray((most[mine] >= 0) & ((least[mine] != thread) | (most[mine] != thread)))

@@ -40,37 +40,38 @@ def traffic(log: Accesses) -> list[Moved]:
     for space in (Space.GLOBAL, Space.SHARED):
         rows = np.flatnonzero(log.space == space)
         if len(rows):
-            moved += _by_place(log.take(rows), rows, shared=space is Space.SHARED)
+            moved += _by_place(log, rows, shared=space is Space.SHARED)
     return moved
 
 
-def _by_place(some: Accesses, rows: Column, shared: bool) -> list[Moved]:
-    access = some.warp_access()
-    first = first_rows(access)
-    place = group_numbers(some.place[first], some.segment[first], some.kind[first])
+def _by_place(log: Accesses, rows: Column, shared: bool) -> list[Moved]:
+    access = log.warp_accesses(rows)
+    first = rows[first_rows(access)]
+    place = group_numbers(log.place[first], log.segment[first], log.kind[first])
     accesses = np.bincount(place)
     nothing: Column = np.zeros(len(accesses), np.int64)
     if shared:
         turns = nothing.copy()
-        np.maximum.at(turns, place, _turns_at_banks(some, access))
+        np.maximum.at(turns, place, _turns_at_banks(log, rows, access))
         sums = [nothing, nothing, turns]
     else:
-        sums = [*(_summed(place, each) for each in _sectors(some, access, first)), nothing]
-    columns = zip(rows[first[first_rows(place)]], accesses, *sums, strict=True)
+        sums = [*(_summed(place, each) for each in _sectors(log, rows, access, first)), nothing]
+    columns = zip(first[first_rows(place)], accesses, *sums, strict=True)
     return [Moved(*map(int, each)) for each in columns]
 
 
-def _sectors(some: Accesses, access: Column, first: Column) -> tuple[Column, Column]:
+def _sectors(log: Accesses, rows: Column, access: Column, first: Column) -> tuple[Column, Column]:
     """For each warp access the sectors moved, and those that would have held as many elements."""
-    sectors = distinct(access, some.address // SECTOR_BYTES)
-    elements = distinct(access, some.cell)
-    return sectors, -(-elements * some.itemsize[first] // SECTOR_BYTES)
+    sectors = distinct(access, log.address[rows] // SECTOR_BYTES)
+    elements = distinct(access, log.cell[rows])
+    return sectors, -(-elements * log.itemsize[first] // SECTOR_BYTES)
 
 
-def _turns_at_banks(some: Accesses, access: Column) -> Column:
+def _turns_at_banks(log: Accesses, rows: Column, access: Column) -> Column:
     """For each warp access, the most different words that one bank is asked for; elements of 8 bytes by half warps."""
-    half = np.where(some.itemsize > BANK_BYTES, some.thread % WARP_SIZE // (WARP_SIZE // 2), 0)
-    word = some.address // BANK_BYTES
+    lane = log.thread[rows] % WARP_SIZE
+    half = np.where(log.itemsize[rows] > BANK_BYTES, lane // (WARP_SIZE // 2), 0)
+    word = log.address[rows] // BANK_BYTES
     at_bank = distinct((access * 2 + half) * BANKS + word % BANKS, word // BANKS)
     padded = np.zeros((int(access.max()) + 1) * 2 * BANKS, np.int64)
     padded[: len(at_bank)] = at_bank
