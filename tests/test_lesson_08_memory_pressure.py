@@ -8,6 +8,7 @@ from harness import EOS, POLICIES, land, launch, oracle, real, recorded, request
 from minillm.batch import Result
 from minillm.model.tiny import tiny
 from minillm.scheduler import Refused
+from minillm.schedulers.vllm import Plan
 
 
 def vllm(num_blocks, **options):
@@ -232,6 +233,24 @@ TWO_PAIRS = [
 def test_a_pair_is_swapped_out_whole_and_comes_back_when_there_is_room_to_grow(check):
     steps = recorded(vllm(7, swap_blocks=3), [pair("A", 6, 4), pair("B", 6, 4)])
     check("passes", trace(steps), TWO_PAIRS)
+
+
+def raised_by(call):
+    """The name of the exception that a call ends with, or None."""
+    try:
+        call()
+    except Exception as error:
+        return type(error).__name__
+    return None
+
+
+@pytest.mark.task(8, 5)
+def test_a_group_that_is_swapped_out_has_left_those_who_run_before(check):
+    scheduler = vllm(7, swap_blocks=3)
+    simulated(scheduler, [pair("A", 6, 4)]).step()
+    group = scheduler.running.pop()  # as _preempt does
+    check("what _swap_out raises", raised_by(lambda: scheduler._swap_out(group, Plan())), None)
+    check("groups that are swapped out", [each.request_id for each in scheduler.swapped], ["A"])
 
 
 @pytest.mark.task(8, 5)
