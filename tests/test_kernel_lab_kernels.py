@@ -516,3 +516,8 @@ def test_integers_without_checks_may_be_rows_and_have_strides(dtype):
     with lab.run():
         gather[1, 3](table, rows, out)
     assert out.tolist() == [(table[row, 1] + 2 * table[row, 0]).item() for row in rows]
+
+
+def test_a_launch_with_an_argument_too_few_is_refused():
+    with lab.check(), pytest.raises(lab.LabError, match="add takes 3 arguments and is given 2"):
+        add[1, 4](np.ones(4, np.float32), np.ones(4, np.float32))

@@ -9,10 +9,11 @@ import numpy as np
 
 from kernels.lab import lint, races, traffic
 from kernels.lab.accesses import read_log, read_tests
+from kernels.lab.allocation import CheckedArrays
 from kernels.lab.arrays import CheckedArray
 from kernels.lab.block import WARP_SIZE, Block, Deadlock, Divergence
 from kernels.lab.inference import UNKNOWN, Typing, infer
-from kernels.lab.intrinsics import CheckedArrays, Dimensions, Intrinsics
+from kernels.lab.intrinsics import Dimensions, Intrinsics
 from kernels.lab.memory import ATOMIC, READ, WRITE, Memory
 from kernels.lab.order import InTurn, indices
 from kernels.lab.reading import Reading

@@ -8,11 +8,12 @@ from unittest.mock import patch
 
 import numpy as np
 
+from kernels.lab.allocation import FastArrays
 from kernels.lab.arrays import unchecked
 from kernels.lab.block import Block
 from kernels.lab.checked import CheckedLaunch
 from kernels.lab.compiler import CUDADispatcher
-from kernels.lab.intrinsics import Dimensions, FastArrays, Intrinsics
+from kernels.lab.intrinsics import Dimensions, Intrinsics
 from kernels.lab.order import InTurn, Order, in_turn, indices
 from kernels.lab.rebind import Program
 from kernels.lab.report import Report
@@ -103,6 +104,9 @@ class _Configured:
     shared_bytes: int
 
     def __call__(self, *arguments: Any) -> None:
+        takes = self.kernel.py_func.__code__.co_argcount
+        if len(arguments) != takes:
+            raise LabError(f"{self.kernel.py_func.__name__} takes {takes} arguments and is given {len(arguments)}")
         x, y, z = self.block
         if not 0 < x * y * z <= MOST_THREADS:
             raise LabError(f"a block of {x} x {y} x {z} threads: a GPU takes from 1 to {MOST_THREADS} in one block")

@@ -59,7 +59,7 @@ class Program:
             # The copy is known before its globals are rebound: a device function may be called by two others.
             copy = FunctionType(code, {}, function.__name__, function.__defaults__, self._cells(function, code))
             self._copies[id(function)] = copy
-            named = {name: self._stand_in(function.__globals__[name]) for name in _globals_of(function)}
+            named = {name: self.stand_in(function.__globals__[name]) for name in _globals_of(function)}
             copy.__globals__.update(function.__globals__ | named | recording)
         return self._copies[id(function)]
 
@@ -79,9 +79,9 @@ class Program:
 
     def _cells(self, function: FunctionType, code: CodeType) -> tuple[CellType, ...]:
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-        return tuple(CellType(self._stand_in(cells[name].cell_contents)) for name in code.co_freevars)
+        return tuple(CellType(self.stand_in(cells[name].cell_contents)) for name in code.co_freevars)
 
-    def _stand_in(self, value: Any) -> Any:
+    def stand_in(self, value: Any) -> Any:
         """What the lab gives for a global: ``cuda`` becomes its own, types become conversions."""
         if isinstance(value, ModuleType):
             return self._module(value)
@@ -121,7 +121,7 @@ class _Members:
     module: ModuleType
 
     def __getattr__(self, name: str) -> Any:
-        return self.program._stand_in(getattr(self.module, name))
+        return self.program.stand_in(getattr(self.module, name))
 
 
 def conversion_to(kind: Any) -> Any:
