@@ -149,6 +149,16 @@ def test_long_traces_are_cut_in_both_directions_and_show_where_lines_part():
     assert lines[-1].split() == ["...", "and", "14", "more"]
 
 
+def test_lines_where_none_was_due_are_shown_whole():
+    long = "race on tile[3]: " + "x" * 200
+    assert failure("faults", [long], []) == f"faults: none was due, and there is one\n  {long}"
+    assert failure("faults", ["a b"] * 7, []).splitlines() == [
+        "faults: none was due, and there are 7",
+        *["  a b"] * 5,
+        "  and 2 more",
+    ]
+
+
 # Digests, and what is due as data
 
 

@@ -34,6 +34,9 @@ TOLERANCE = 1e-9
 _SHORT = 60
 """Characters of a value that is shown whole."""
 
+_FEW = 5
+"""Lines that are shown where none was due."""
+
 _SCALARS = frozenset(np.sctypeDict.values())
 
 
@@ -188,14 +191,26 @@ def compare(what: str, actual: Any, expected: Any, axes: Sequence[str] = (), tol
 
 
 def compare_plain(what: str, actual: Plain, due: Plain, axes: Sequence[str], tolerance: float) -> None:
-    """The same for plain data: the first difference, and how many values differ. Traces are shown side by side."""
+    """The same for plain data: the first difference, and how many values differ. Traces are shown side by side.
+
+    Lines where none was due, such as the faults of a kernel, are shown themselves.
+    """
     __tracebackhide__ = True
     found = list(differences(actual, due, tolerance))
     if not found:
         return
     if is_trace(due) and are_lines(actual):
         raise CheckFailed(side_by_side(what, actual, due, axes[0] if axes else "pass"))
+    if due == [] and are_lines(actual):
+        raise CheckFailed("\n".join(_undue(what, actual)))
     raise CheckFailed("\n".join(_words(what, actual, due, found, axes)))
+
+
+def _undue(what: str, lines: Sequence[str]) -> Iterator[str]:
+    yield f"{what}: none was due, and there {'is one' if len(lines) == 1 else f'are {len(lines)}'}"
+    yield from (f"  {line}" for line in lines[:_FEW])
+    if len(lines) > _FEW:
+        yield f"  and {len(lines) - _FEW} more"
 
 
 def _words(what: str, actual: Plain, due: Plain, found: Sequence[Difference], axes: Sequence[str]) -> Iterator[str]:
