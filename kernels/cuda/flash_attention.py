@@ -89,11 +89,11 @@ def flash_attention_kernel(q: Floats, k: Floats, v: Floats, scale: float, out: F
         cuda.syncthreads()  # all weights are there, and nobody reads keys any more
         load_tile(tile, v, start, end, kv_head)
         cuda.syncthreads()
+        visible = smaller(smaller(TILE, end - start), position - start + 1)
         for i in range(DIMS_PER_THREAD):
-            summed[i] *= correction
-        for key in range(smaller(smaller(TILE, end - start), position - start + 1)):
-            for i in range(DIMS_PER_THREAD):
-                if x + i * TILE < head_dim:
+            if x + i * TILE < head_dim:
+                summed[i] *= correction
+                for key in range(visible):
                     summed[i] += weights[y, key] * tile[key, x + i * TILE]
         cuda.syncthreads()  # nobody reads values or weights any more
     if first + y < rows:
