@@ -2,10 +2,12 @@
 
 import inspect
 import re
+from io import StringIO
 
 import numpy as np
 import pytest
 from numba import cuda, float32, int32
+from rich.console import Console
 
 from kernels import lab
 
@@ -600,3 +602,12 @@ def test_what_a_device_function_does_is_named_with_the_function():
     (written,) = [access for access in (race.first, race.second) if access.kind == "write"]
     assert (written.function, written.line) == ("keep", line_with(keep, "] = value"))
     assert f"in line {written.line} of keep" in str(race)
+
+
+def test_a_report_prints_types_traffic_costs_and_intensity():
+    console = Console(width=140, record=True, file=StringIO())
+    console.print(report_of(by_columns, 1, 32, np.ones((32, 32), np.float32), np.zeros(32, np.float32)))
+    shown = console.export_text()
+    assert "by_columns[1, 32]\nno fault on this input" in shown
+    for text in ("array(float32, 2d, C)", "bank turns", "moved 1024 sectors", "1024 float operations"):
+        assert text in shown

@@ -12,7 +12,7 @@ from greenlet import getcurrent
 
 from kernels.lab.allocation import Arrays
 from kernels.lab.atomics import Atomic
-from kernels.lab.block import BARRIER, FULL_MASK, WARP_SIZE, Answer, Wait
+from kernels.lab.block import BARRIER, FULL_MASK, WARP_SIZE, Wait
 from kernels.lab.numbers import poison_like
 
 Dimensions = tuple[int, int, int]
@@ -82,7 +82,9 @@ class Intrinsics:
         return self._block_vote("syncthreads_or", predicate, lambda values: int(any(values)))
 
     def _block_vote(self, name: str, predicate: Any, count: Callable[[list[Any]], int]) -> int:
-        answer: Answer = lambda values: dict.fromkeys(values, count(list(values.values())))  # noqa: E731
+        def answer(values: dict[int, Any]) -> dict[int, Any]:
+            return dict.fromkeys(values, count(list(values.values())))
+
         return int(self._waited(Wait("block", name, _getframe(2), value=predicate, answer=answer)))
 
     # A warp's barrier, shuffles and votes.
@@ -134,17 +136,25 @@ class Intrinsics:
         return bool(self._vote("eq_sync", mask, predicate, lambda values: len(set(map(bool, values))) == 1))
 
     def _vote(self, name: str, mask: int, predicate: Any, decide: Callable[[list[Any]], bool]) -> Any:
-        answer: Answer = lambda values: dict.fromkeys(values, decide(list(values.values())))  # noqa: E731
+        def answer(values: dict[int, Any]) -> dict[int, Any]:
+            return dict.fromkeys(values, decide(list(values.values())))
+
         return self._waited(Wait("warp", name, _getframe(2), mask, predicate, answer))
 
     def ballot_sync(self, mask: int, predicate: Any) -> int:
         """A bit for each lane whose predicate is true."""
-        answer: Answer = lambda values: dict.fromkeys(values, _lanes(values, bool))  # noqa: E731
+
+        def answer(values: dict[int, Any]) -> dict[int, Any]:
+            return dict.fromkeys(values, _lanes(values, bool))
+
         return int(self._waited(Wait("warp", "ballot_sync", _getframe(1), mask, predicate, answer)))
 
     def match_any_sync(self, mask: int, value: Any) -> int:
         """A bit for each lane with the same value."""
-        answer: Answer = lambda values: {lane: _lanes(values, v.__eq__) for lane, v in values.items()}  # noqa: E731
+
+        def answer(values: dict[int, Any]) -> dict[int, Any]:
+            return {lane: _lanes(values, own.__eq__) for lane, own in values.items()}
+
         return int(self._waited(Wait("warp", "match_any_sync", _getframe(1), mask, value, answer)))
 
     def match_all_sync(self, mask: int, value: Any) -> tuple[int, bool]:
