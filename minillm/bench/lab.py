@@ -128,7 +128,7 @@ def simulator_seconds() -> dict[str, float]:
     return dict(json.loads(child.stdout))
 
 
-def measure(repeats: int = 5) -> list[LabTimes]:
+def measure(repeats: int = 15) -> list[LabTimes]:
     """Both sides, one after the other. It takes about half a minute, nearly all of it the simulator's."""
     from kernels import lab  # numba's simulator has nothing that this could be built on
 
