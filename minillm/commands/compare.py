@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import print as show
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from minillm.records import Recording, write_jsonl
+from minillm.report.progress import progress_bar
 
 if TYPE_CHECKING:
     from minillm.comparison import Stage
     from minillm.policies import Capacity, Policy
     from minillm.request import Request
+    from minillm.simulator.workload import Length
 
 DEFAULT_POLICIES = "single,naive-static,static,dynamic,ragged,orca,vllm,splitfuse"
 DEFAULT_KV_TOKENS = 1024
@@ -55,13 +55,11 @@ def compare(
     They must give the same text, and that is checked.
     A real run is measured on this machine; a virtual one is simulated, and says so.
     """
-    from minillm.comparison import differences, real_stage, virtual_stage
+    from minillm.comparison import differences, real_stage
     from minillm.metrics import summarise
     from minillm.policies import capacity_for, policy_named
     from minillm.report.agreement import agreement, unfinished
     from minillm.report.table import comparison
-    from minillm.report.timeline import Timeline, legend
-    from minillm.simulator.gpus import gpu_named, model_shape_named
     from minillm.simulator.workload import arrival_times, build_workload, lengths_named
 
     chosen = [policy_named(name.strip()) for name in policies.split(",")]
@@ -72,20 +70,17 @@ def compare(
     if virtual is None:
         stage = real_stage(model, sizes, DEFAULT_KV_TOKENS)
     else:
-        stage = virtual_stage(gpu_named(virtual), model_shape_named(virtual_model), sizes, seed)
+        stage = _virtual_stage(virtual, virtual_model, sizes, seed)
     workload = build_workload(sizes, stage.prompts, arrivals)
     capacity = capacity_for(workload, stage.kv_tokens if kv_tokens is None else kv_tokens, max_num_seqs, token_budget)
 
     title = f"{len(workload)} requests, {stage.title}"
-
     with _saved(_Files(records, perfetto, html), title) as recordings:
         answers = _serve_all(stage, chosen, capacity, workload, recordings)
 
-    summaries = [summarise(recording) for recording in recordings]
     if timeline:
-        for policy, recording in zip(chosen, recordings, strict=True):
-            show(f"[italic]{policy.summary}[/]", Timeline(recording), "", sep="\n")
-        show(legend(), "")
+        _show_timelines(chosen, recordings)
+    summaries = [summarise(recording) for recording in recordings]
     show(comparison(summaries, title))
     show(unfinished(summaries))
     found = []
@@ -96,18 +91,25 @@ def compare(
     raise typer.Exit(0 if complete and all(difference.near_tie for difference in found) else 1)
 
 
+def _virtual_stage(gpu: str, model: str, sizes: "list[Length]", seed: int) -> "Stage":
+    from minillm.comparison import virtual_stage
+    from minillm.simulator.gpus import gpu_named, model_shape_named
+
+    return virtual_stage(gpu_named(gpu), model_shape_named(model), sizes, seed)
+
+
 def _serve_all(
     stage: "Stage",
     policies: "list[Policy]",
     capacity: "Capacity",
     workload: "list[Request]",
-    recordings: "list[Recording]",
+    recordings: list[Recording],
 ) -> dict[str, dict[str, list[int]]]:
     """Each policy's output token ids by request. Whatever ran, to its end or not, is added to ``recordings``."""
     from minillm.comparison import serve, warm_up
 
     answers = {}
-    with _progress_bar() as bar:
+    with progress_bar() as bar:
         for policy in policies:
             task = bar.add_task(policy.name, total=sum(request.params.max_tokens for request in workload))
             warm_up(stage, policy.build(capacity), workload[:2])
@@ -119,10 +121,12 @@ def _serve_all(
     return answers
 
 
-def _progress_bar() -> Progress:
-    """Tokens computed by each policy, drawn on the error stream while they run."""
-    columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+def _show_timelines(policies: "list[Policy]", recordings: list[Recording]) -> None:
+    from minillm.report.timeline import Timeline, legend
+
+    for policy, recording in zip(policies, recordings, strict=True):
+        show(f"[italic]{policy.summary}[/]", Timeline(recording), "", sep="\n")
+    show(legend(), "")
 
 
 @dataclass(frozen=True, slots=True)

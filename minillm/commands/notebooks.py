@@ -1,15 +1,15 @@
 """``minillm notebooks``: run the lessons' notebooks."""
 
+from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from minillm.course.lesson import Lesson, LessonError, lesson_numbered, lessons
 from minillm.course.prose import Problem, chapter_problems
+from minillm.course.workspace import shown
+from minillm.report.progress import progress_bar
 
 
 def notebooks(
@@ -32,7 +32,7 @@ def notebooks(
     problems = [problem for lesson in chosen for problem in chapter_problems(lesson)]
     problems += run_and_compare(chosen, check, limit)
     for problem in problems:
-        typer.echo(f"{shortened(problem.file)}:{problem.line}: {problem.text}", err=True)
+        typer.echo(f"{shown(problem.file)}:{problem.line}: {problem.text}", err=True)
     if problems:
         raise typer.Exit(1)
     typer.echo(f"{len(chosen)} notebooks {'are up to date' if check else 'written'}.")
@@ -41,11 +41,11 @@ def notebooks(
 def chosen_lessons(numbers: list[int] | None) -> list[Lesson]:
     """The lessons of these numbers, or all that have a chapter. Raises LessonError for one without."""
     if not numbers:
-        return [lesson for lesson in lessons() if (lesson.folder / "lesson.md").exists()]
+        return [lesson for lesson in lessons() if lesson.chapter.exists()]
     chosen = [lesson_numbered(number) for number in numbers]
     for lesson in chosen:
-        if not (lesson.folder / "lesson.md").exists():
-            raise LessonError(f"lesson {lesson.number} has no chapter yet; write {lesson.folder / 'lesson.md'}")
+        if not lesson.chapter.exists():
+            raise LessonError(f"lesson {lesson.number} has no chapter yet; write {lesson.chapter}")
     return chosen
 
 
@@ -53,12 +53,11 @@ def run_and_compare(chosen: list[Lesson], check: bool, limit: float) -> list[Pro
     """Run the notebooks under a progress bar; write those that ran, or compare them with those that are there."""
     from minillm.course import notebooks as course  # needs packages of an extra
 
-    sources = [lesson.folder / "lesson.md" for lesson in chosen]
+    sources = [lesson.chapter for lesson in chosen]
     cells = sum(cell.cell_type == "code" for source in sources for cell in course.load(source).cells)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("running cells", total=cells)
-        results = course.run(sources, lambda: progress.advance(bar), limit)
+    with progress_bar() as bar:
+        task = bar.add_task("running cells", total=cells)
+        results = course.run(sources, partial(bar.advance, task), limit)
     problems = []
     for source, result in results.items():
         if isinstance(result, course.NotebookFailed):
@@ -70,8 +69,3 @@ def run_and_compare(chosen: list[Lesson], check: bool, limit: float) -> list[Pro
         else:
             course.write(result, source)
     return problems
-
-
-def shortened(file: Path) -> Path:
-    """The path from here, if it lies below."""
-    return file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file

@@ -83,6 +83,11 @@ class Lesson:
     tasks: tuple[Task, ...]
     mutants: tuple[Mutant, ...]
 
+    @property
+    def chapter(self) -> Path:
+        """The text that explains it. A lesson that is being written may not have one yet."""
+        return self.folder / "lesson.md"
+
     @cached_property
     def points(self) -> int:
         """Points of all tasks together."""

@@ -11,8 +11,9 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,10 @@ AT_ONCE = 2
 """Notebooks that run beside each other."""
 
 _KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+_LANGUAGE = {"name": "python"}
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_TRACEBACK_LINES = 12
+_MOST_LINES = 12
+"""Lines that a problem quotes of a traceback or of a difference."""
 
 CellDone = Callable[[], None]
 """Called after each cell of code has run."""
@@ -55,6 +58,11 @@ class Cell:
     """Each output's type and text."""
 
     @property
+    def text(self) -> tuple[str, str, tuple[str, ...]]:
+        """All that comes from ``lesson.md``: kind, source and tags."""
+        return self.kind, self.source, self.tags
+
+    @property
     def measured(self) -> bool:
         """Whether the outputs depend on real time."""
         return "measured" in self.tags
@@ -64,7 +72,7 @@ def load(source: Path) -> NotebookNode:
     """The notebook of a text, without outputs."""
     notebook: NotebookNode = jupytext.read(source)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
-    notebook.metadata = nbformat.from_dict({"kernelspec": _KERNEL, "language_info": {"name": "python"}})
+    notebook.metadata = nbformat.from_dict({"kernelspec": _KERNEL, "language_info": _LANGUAGE})
     seen: dict[str, int] = {}
     for cell in notebook.cells:
         digest = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:10]
@@ -126,7 +134,7 @@ async def _run(source: Path, cell_done: CellDone, limit: float) -> NotebookNode:
                 _be_quiet_about_what_was_cut_off()
                 raise failed(f"after {limit:g} s, its limit, the notebook was in this cell; let it do less") from None
             raise failed("the Python process of the notebook died in this cell") from None
-    notebook.metadata["language_info"] = {"name": "python"}
+    notebook.metadata["language_info"] = _LANGUAGE  # the kernel's own names its version
     return notebook
 
 
@@ -164,7 +172,7 @@ def _environment(settings: str) -> dict[str, str]:
 
 def _ending(traceback: str) -> str:
     lines = _COLOURS.sub("", traceback).rstrip().splitlines()
-    return "\n".join(lines[-_TRACEBACK_LINES:])
+    return "\n".join(lines[-_MOST_LINES:])
 
 
 def write(notebook: NotebookNode, source: Path) -> Path:
@@ -180,9 +188,9 @@ def differences(fresh: NotebookNode, source: Path) -> list[Problem]:
     if not target.exists():
         return [Problem(source, 1, "its notebook is missing; run `minillm notebooks` and commit what it writes")]
     new = list(_cells(fresh, _lines(fresh, source)))
-    old = list(_cells(nbformat.read(target, as_version=4), [1] * len(new)))
-    if [(cell.kind, cell.source, cell.tags) for cell in new] != [(cell.kind, cell.source, cell.tags) for cell in old]:
-        first = next((n for n, o in zip(new, old, strict=False) if (n.source, n.tags) != (o.source, o.tags)), new[-1])
+    old = list(_cells(nbformat.read(target, as_version=4), repeat(1)))
+    if [cell.text for cell in new] != [cell.text for cell in old]:
+        first = next((cell for cell, was in zip(new, old, strict=False) if cell.text != was.text), new[-1])
         return [Problem(source, first.line, "the text is newer than the notebook; run `minillm notebooks`")]
     return [
         Problem(source, cell.line, f"the output is not the committed one:\n{_difference(was.outputs, cell.outputs)}")
@@ -193,7 +201,8 @@ def differences(fresh: NotebookNode, source: Path) -> list[Problem]:
 
 def untidy_outputs(notebook: NotebookNode, source: Path) -> list[Problem]:
     """Text outputs that hold a path or an address of the machine that ran them."""
-    local = re.compile("|".join([*map(re.escape, {str(source.resolve().parents[2]), str(Path.home())}), r"\b0x\w{8,}"]))
+    folders = {str(source.resolve().parents[2]), str(Path.home())}
+    local = re.compile("|".join([*map(re.escape, folders), r"\b0x\w{8,}"]))
     return [
         Problem(source, cell.line, f"the output shows {match[0]!r}, which is of this machine")
         for cell in _cells(notebook, _lines(notebook, source))
@@ -202,10 +211,9 @@ def untidy_outputs(notebook: NotebookNode, source: Path) -> list[Problem]:
     ]
 
 
-def _cells(notebook: NotebookNode, lines: Sequence[int]) -> Iterator[Cell]:
-    for index, cell in enumerate(notebook.cells):
+def _cells(notebook: NotebookNode, lines: Iterable[int]) -> Iterator[Cell]:
+    for cell, line in zip(notebook.cells, lines, strict=False):
         outputs = tuple(pair for output in cell.get("outputs", ()) for pair in _texts(output))
-        line = lines[min(index, len(lines) - 1)]
         yield Cell(line, cell.cell_type, cell.source, tuple(_tags(cell)), outputs)
 
 
@@ -225,7 +233,7 @@ def _difference(old: Sequence[tuple[str, str]], new: Sequence[tuple[str, str]]) 
         [f"{kind}: {line}" for kind, text in outputs for line in text.splitlines() or [""]] for outputs in (old, new)
     )
     lines = list(difflib.unified_diff(before, after, "committed", "now", lineterm="", n=0))[2:]
-    return "\n".join(lines[:_TRACEBACK_LINES])
+    return "\n".join(lines[:_MOST_LINES])
 
 
 def _lines(notebook: NotebookNode, source: Path) -> list[int]:

@@ -25,6 +25,7 @@ _DIRECTIVE = re.compile(r"^[ >]*(?:`{3,}|~{3,}|:{3,})\{(?!code-cell\})([\w-]+)\}
 _CITATION = re.compile(r"\[(?=[^\]]*[A-Za-z]{2})(?=[^\]]*(?:\d{4}|\d\.\d|:))[^\]]+\]")
 """A source in brackets: it has a year, a version or section number, or a colon, as in ``[systems: vLLM 0.2.7]``."""
 _CITED = "\1"
+"""Fills the place of a citation, so that it marks its sentence and holds no number."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')*_]*\s+|\n\s*\n|\n(?=[ ]*(?:[-*+|#]|\d+\.)[ |]?)")
 _MEASURE = re.compile(
@@ -50,17 +51,16 @@ class Problem:
         return f"{self.file}:{self.line}: {self.text}"
 
 
-def chapter_problems(lesson: Lesson) -> list[Problem]:
-    """What is wrong with ``lesson.md``'s text, and where ``lesson.toml`` names sections that it does not have."""
-    chapter = lesson.folder / "lesson.md"
-    text = chapter.read_text(encoding="utf-8")
-    found = [*bare_measurements(text), *dead_links(text, lesson.folder), *directives(text)]
-    problems = [Problem(chapter, _line(text, place), message) for place, message in sorted(found)]
-    return problems + [Problem(lesson.folder / "lesson.toml", 1, message) for message in missing_sections(lesson, text)]
-
-
 Found = tuple[int, str]
-"""A place in the text, and what is wrong there."""
+"""A place in the text, counted in characters from 0, and what is wrong there."""
+
+
+def chapter_problems(lesson: Lesson) -> list[Problem]:
+    """What is wrong with the chapter's text, and where ``lesson.toml`` names sections that it does not have."""
+    text = lesson.chapter.read_text(encoding="utf-8")
+    found = [*bare_measurements(text), *dead_links(text, lesson.folder), *directives(text)]
+    problems = [Problem(lesson.chapter, _line(text, place), message) for place, message in sorted(found)]
+    return problems + [Problem(lesson.folder / "lesson.toml", 1, message) for message in missing_sections(lesson, text)]
 
 
 def bare_measurements(text: str) -> Iterator[Found]:
@@ -68,7 +68,9 @@ def bare_measurements(text: str) -> Iterator[Found]:
     prose = _blank(_prose(text), _CITATION, lambda match: _CITED * len(match[0]))
     prose = _blank(prose, _LINK)
     for start, sentence in _sentences(prose):
-        for match in _MEASURE.finditer(sentence) if _CITED not in sentence else ():
+        if _CITED in sentence:
+            continue
+        for match in _MEASURE.finditer(sentence):
             number = " ".join(match[0].split())
             yield (
                 start + match.start(),
@@ -100,12 +102,11 @@ def directives(text: str) -> Iterator[Found]:
 def missing_sections(lesson: Lesson, text: str) -> Iterator[str]:
     """Sections that tasks and mutants name and that are no headings of the chapter."""
     existing = set(headings(text))
-    for task in lesson.tasks:
-        if task.section not in existing:
-            yield f"task {task.number} names section {task.section!r}, which is no heading of lesson.md"
-    for mutant in lesson.mutants:
-        if mutant.section not in existing:
-            yield f"mutant {mutant.name} names section {mutant.section!r}, which is no heading of lesson.md"
+    named = [(f"task {task.number}", task.section) for task in lesson.tasks]
+    named += [(f"mutant {mutant.name}", mutant.section) for mutant in lesson.mutants]
+    for who, section in named:
+        if section not in existing:
+            yield f"{who} names section {section!r}, which is no heading of lesson.md"
 
 
 def headings(text: str) -> list[str]:
@@ -129,7 +130,8 @@ def _blank(text: str, pattern: re.Pattern[str], fill: Callable[[re.Match[str]], 
     return pattern.sub(fill or (lambda match: re.sub(r"[^\n]", " ", match[0])), text)
 
 
-def _sentences(prose: str) -> Iterator[Found]:
+def _sentences(prose: str) -> Iterator[tuple[int, str]]:
+    """The sentences, each with the place where it begins."""
     start = 0
     for end in _SENTENCE_END.finditer(prose):
         yield start, prose[start : end.start()]

@@ -24,6 +24,7 @@ MAX_ROWS = 200
 """Most sequences drawn per run."""
 
 SPENT = (Activity.PREFILL, Activity.CHUNK, Activity.DECODE, Activity.RECOMPUTE, Activity.HELD, Activity.PADDING)
+"""What a pass spends tokens on, in the order of the page's columns."""
 COUNTS = (
     "waiting",
     "running",
@@ -35,6 +36,7 @@ COUNTS = (
     "swapped_in",
     "copied",
 )
+"""Figures of ``StepRecord`` that the page shows for each pass."""
 HEADINGS = (
     "policy",
     "completed",
@@ -59,7 +61,7 @@ def page(recordings: Sequence[Recording], title: str = "minillm: runs side by si
     runs = [recording for recording in recordings if recording.steps]
     if not runs:
         raise ValueError("no run has a pass to draw; serve at least one request")
-    found = {
+    data = {
         "runs": [run_data(recording) for recording in runs],
         "activities": [[activity.value, LOOKS[activity].height] for activity in Activity],
         "spent": [list(Activity).index(activity) for activity in SPENT],
@@ -70,7 +72,7 @@ def page(recordings: Sequence[Recording], title: str = "minillm: runs side by si
         style=_asset("page.css"),
         patterns=patterns("fill"),
         summary=_table([summarise(recording) for recording in runs]),
-        data=embedded(found),
+        data=embedded(data),
         script=_asset("page.js"),
     )
     size = len(document.encode())
@@ -91,6 +93,8 @@ def embedded(data: object) -> str:
 def run_data(recording: Recording, max_rows: int = MAX_ROWS) -> Mapping[str, Any]:
     """A run as the script reads it: columns of differences from pass to pass, and times in microseconds.
 
+    start      of each pass; length is what it took, spent its tokens by what they were for, as in ``SPENT``
+    counts     columns of the records' figures, as in ``COUNTS``
     rows       name, arrival, prompt tokens and most output tokens of each sequence drawn
     stretches  row, passes since the row's last stretch ended, passes, activity, start, tokens, padding; one list
     moments    pass, row, kind; one list
@@ -113,12 +117,7 @@ def run_data(recording: Recording, max_rows: int = MAX_ROWS) -> Mapping[str, Any
         "spent": [_differences([tokens.get(activity, 0) for tokens in spent]) for activity in SPENT],
         "counts": {name: _differences([getattr(step, name) for step in steps]) for name in COUNTS},
         "stretches": _stretches(found, shown),
-        "moments": [
-            number
-            for moment in found.moments
-            if moment.row in shown
-            for number in (moment.place, shown[moment.row], MOMENTS.index(moment.kind))
-        ],
+        "moments": _moments(found, shown),
         "ends": _ends(recording, found.sequences, shown),
     }
 
@@ -143,6 +142,15 @@ def _stretches(found: Activities, shown: Mapping[int, int]) -> list[int]:
     return numbers
 
 
+def _moments(found: Activities, shown: Mapping[int, int]) -> list[int]:
+    """Three numbers for each moment of the rows drawn."""
+    numbers: list[int] = []
+    for moment in found.moments:
+        if moment.row in shown:
+            numbers += (moment.place, shown[moment.row], MOMENTS.index(moment.kind))
+    return numbers
+
+
 def _ends(recording: Recording, names: Sequence[str], shown: Mapping[int, int]) -> list[list[Any]]:
     places = {names[row]: place for row, place in shown.items()}
     return [[places[name], reason] for step in recording.steps for name, reason in step.finished if name in places]
@@ -164,10 +172,11 @@ def _table(summaries: Iterable[Summary]) -> str:
 
 
 def _table_row(summary: Summary) -> str:
-    figures = (summary.duration, summary.output_tokens_per_s, summary.ttft.p50, summary.ttft.p99)
+    speeds = (summary.duration, summary.output_tokens_per_s)
+    latencies = (summary.ttft.p50, summary.ttft.p99, summary.e2e_latency.p50)
     cells = (
         f"{summary.completed}/{summary.requests}",
-        *(f"{figure:.3g}" for figure in (*figures, summary.e2e_latency.p50, summary.mean_batch)),
+        *(f"{figure:.3g}" for figure in (*speeds, *latencies, summary.mean_batch)),
         f"{summary.padding_share:.0%}",
         f"{summary.kv_filled:.0%}",
         f"{summary.preemptions}",

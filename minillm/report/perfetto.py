@@ -12,8 +12,10 @@ from minillm.records import Recording, StepRecord
 from minillm.report.activity import Activities, Stretch, activities
 
 Event = Mapping[str, Any]
+"""One object of the format."""
 
-COMPUTED_KEYS = ("computed_tokens", "useful_tokens", "context_tokens", "swapped_out", "swapped_in", "copied")
+DETAILS = ("computed_tokens", "useful_tokens", "context_tokens", "swapped_out", "swapped_in", "copied")
+"""Figures of ``StepRecord`` that a pass shows when it is selected."""
 
 
 def trace(recordings: Iterable[Recording]) -> str:
@@ -41,7 +43,7 @@ def _names(pid: int, policy: str, sequences: Sequence[str]) -> Iterator[Event]:
 
 
 def _pass_details(step: StepRecord) -> Mapping[str, Any]:
-    details = {key: getattr(step, key) for key in COMPUTED_KEYS}
+    details = {key: getattr(step, key) for key in DETAILS}
     return {"layout": step.layout, "sequences": len(step.spans), "held rows": len(step.held), **details}
 
 
@@ -76,6 +78,7 @@ def _instants(pid: int, found: Activities, steps: Sequence[StepRecord]) -> Itera
 
 
 def _slice(pid: int, tid: int, name: str, times: tuple[float, float], details: Mapping[str, Any]) -> Event:
+    """Something that lasts, from the first to the second of these ``times`` in seconds."""
     start, end = map(_us, times)
     return {
         "ph": "X",
@@ -89,6 +92,7 @@ def _slice(pid: int, tid: int, name: str, times: tuple[float, float], details: M
 
 
 def _instant(pid: int, tid: int, name: str, moment: float, reason: str) -> Event:
+    """Something that happens at ``moment``, in seconds."""
     details = {"reason": reason} if reason else {}
     return {"ph": "i", "s": "t", "pid": pid, "tid": tid, "name": name, "ts": _us(moment), "args": details}
 

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from minillm.metrics import PREEMPTIONS, branch_names
 from minillm.records import Recording, RequestRecord, SpanRecord, StepRecord
+from minillm.report.activity import spread
 
 
 class Mark(Enum):
@@ -58,7 +59,8 @@ class Timeline:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         rows = sequence_marks(self.recording)
-        shown = _spread(list(rows), self.max_rows)
+        names = list(rows)
+        shown = [names[place] for place in spread(len(names), self.max_rows)]
         margin = max(map(len, shown), default=0) + 1
         passes = len(self.recording.steps)
         per_column = max(1, -(-passes // max(1, options.max_width - margin)))
@@ -75,8 +77,8 @@ def legend() -> Text:
 
 def sequence_marks(recording: Recording) -> Mapping[str, Sequence[Mark]]:
     """For each sequence that was not refused, what each step did with it."""
-    names = {name: request for request in recording.requests if not request.refused for name in branch_names(request)}
-    rows = {name: [_before(request, step) for step in recording.steps] for name, request in names.items()}
+    requests = {name: each for each in recording.requests if not each.refused for name in branch_names(each)}
+    rows = {name: [_before(request, step) for step in recording.steps] for name, request in requests.items()}
     for place, step in enumerate(recording.steps):
         for name, mark in _actions(step):
             rows[name][place] = mark
@@ -117,13 +119,6 @@ def _end(row: list[Mark], place: int) -> None:
     while place and row[place - 1] is Mark.WAITING:
         place -= 1
         row[place] = Mark.HELD_BACK
-
-
-def _spread(names: list[str], most: int) -> list[str]:
-    """At most so many names, evenly spaced, the first and the last among them."""
-    if len(names) <= most:
-        return names
-    return [names[round(place * (len(names) - 1) / max(1, most - 1))] for place in range(most)]
 
 
 def _heading(policy: str, passes: int, per_column: int, shown: int, sequences: int) -> str:

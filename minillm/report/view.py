@@ -14,6 +14,9 @@ from minillm.report.house import FAINT, INK, LOOKS, PAPER, SIGNS
 from minillm.report.svg import patterns, text
 
 WIDTH, MARGIN, ROW, HEAD, FOOT = 860, 72, 18, 22, 40
+"""Pixels: the picture's width, the names' before the rows, and the heights of a row and of what stands around them."""
+PREFIX = "minillm-id"
+"""Begins every id in a picture, until it is known by its content."""
 MOST_SEPARATED = 80
 """Passes up to which lines part them."""
 
@@ -56,10 +59,6 @@ class TimelineView:
             f'src="data:image/svg+xml,{quote(svg.replace(PREFIX, name))}"></div>'
             f"<script>{_script().replace('NAME', name)}</script>"
         )
-
-
-PREFIX = "minillm-id"
-"""Begins every id in a picture, until it is known by its content."""
 
 
 @cache
