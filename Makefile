@@ -10,7 +10,7 @@ LESSON = $(or $(L),$(error say which lesson, as in make $@ L=4))
 TASK = $(if $(and $(L),$(T)),$(L) $(T),$(error say which lesson and task, as in make $@ L=4 T=2))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test grade progress hint peek reset mutants skeletons notebooks check-notebooks notebook book book-serve check-book lint doctor setup clean
+.PHONY: help demo test grade progress hint peek reset mutants skeletons notebooks check-notebooks notebook book book-serve check-book lint gpu-check doctor setup clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { sub("%", "N", $$1); printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -30,11 +30,11 @@ lab-%: setup ## grade your lab of lesson N; T=2 one task of it, DEBUG=1 in the d
 grade: setup ## grade your labs of all lessons, without help from the reference
 	$(MINILLM) lab grade
 
-progress: setup ## list what you have written and solved
-	$(MINILLM) lab progress
+progress: setup ## list what you have written and solved; L=4 the tasks of one lesson
+	$(MINILLM) lab progress $(if $(L),--lesson $(L))
 
-hint: setup ## show the next hint for a task: L=4 T=2
-	$(MINILLM) lab hint $(TASK)
+hint: setup ## show the next hint for a task: L=4 T=2; LEVEL=1 the first one again
+	$(MINILLM) lab hint $(TASK) $(if $(LEVEL),--level $(LEVEL))
 
 peek: setup ## show what sets your task apart from the reference: L=4 T=2
 	$(MINILLM) lab peek $(TASK)
@@ -47,6 +47,9 @@ mutants: setup ## run the known wrong solutions, which the lessons' tests must f
 
 skeletons: setup ## generate the lessons' labs from the reference
 	$(MINILLM) lab skeletons $(L)
+
+gpu-check: ## check and time the CUDA kernels on a GPU, with the torch, numba and numpy of PYTHON=
+	$(PYTHON) -m minillm.bench.gpu
 
 doctor: setup ## say what this machine can run, and how to get the rest
 	$(MINILLM) doctor
