@@ -4,10 +4,11 @@ Slots that no sequence owns hold NaN, blocks lie in a random order, and table en
 """
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-from gpu_lab import TOLERANCE, few, in_every_way
+from gpu_lab import TOLERANCE, Launch, few, in_every_way
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -127,6 +128,12 @@ def check_equal_to(attend, case):
 @pytest.mark.parametrize("context", [PART - 1, PART, PART + 1, 2 * PART + 5])
 def test_a_context_of_several_parts(context):
     check_equal_to(flash_decode, make_case([context, 3], [1, 1], np.float32, kv_heads=1, group=1))
+
+
+@pytest.mark.parametrize("attend", [decode, flash_decode, by_tokens, prefill])
+def test_lanes_read_neighbours_so_that_no_sector_moves_for_nothing(attend):
+    case = make_case([7], [1], np.float32, kv_heads=1, group=2, head_dim=64, block_size=4)
+    attend(partial(Launch("ascending", late_stores=True), excess_sectors=0), case)
 
 
 def test_more_parts_than_needed_change_nothing():
