@@ -6,6 +6,9 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+_SUFFIXES = (".py", ".toml", ".txt", ".json")
+"""Files of code and data."""
+
 
 def cache_folder() -> Path:
     """``MINILLM_CACHE``, or ``minillm`` in the user's cache folder."""
@@ -22,9 +25,6 @@ def tree_hash(paths: Iterable[Path]) -> str:
         hasher.update(f"{path}\0".encode())
         hasher.update(hashlib.sha256(path.read_bytes()).digest())
     return hasher.hexdigest()[:16]
-
-
-_SUFFIXES = (".py", ".toml", ".txt", ".json")
 
 
 def _files(paths: Iterable[Path]) -> Iterable[Path]:

@@ -46,18 +46,17 @@ def expectations(lesson: Lesson, tests: Path, nursery: Nursery, limits: Limits) 
 
     ``tests`` is the folder of tests. Raises Void where the lesson has no tests, or the reference fails one.
     """
-    paths = sorted(tests.glob(f"test_lesson_{lesson.number:02}_*.py"))
+    name = f"lesson_{lesson.number:02}"
+    paths = sorted(tests.glob(f"test_{name}_*.py"))
     if not paths:
-        raise Void(
-            f"lesson {lesson.number} has no tests in {tests}; there must be a test_lesson_{lesson.number:02}_*.py"
-        )
-    folder = cache_folder() / "expectations"
-    file = folder / f"lesson_{lesson.number:02}_{tree_state(tests)}.json"
+        raise Void(f"lesson {lesson.number} has no tests in {tests}; there must be a test_{name}_*.py")
     files = tuple(str(path.relative_to(tests.parent)) for path in paths)
+    folder = cache_folder() / "expectations"
+    file = folder / f"{name}_{tree_state(tests)}.json"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
         _record(files, nursery, file, limits)
-        keep_newest(folder, f"lesson_{lesson.number:02}_*.json", _KEPT)
+        keep_newest(folder, f"{name}_*.json", _KEPT)
     table = json.loads(file.read_text(encoding="utf-8"))["tests"]
     return Expectations(
         {task.number: _of_task(table, lesson.number, task.number) for task in lesson.tasks}, files, file

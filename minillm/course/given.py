@@ -80,7 +80,7 @@ def given_inside(reference: Reference, owner: str, tasks: set[str], given: Seque
     definition = reference.definitions[owner]
     if not isinstance(definition, cst.ClassDef):
         return []
-    _check(reference, given)
+    _check_exist(reference, given)
     init = f"{owner}.__init__"
     whole = {"__init__"} if init in reference.definitions and init not in tasks else set()
     kept = _excerpt(definition, whole, {name.partition(".")[2] for name in given}, fields=True)
@@ -95,14 +95,14 @@ def given_above(functions: Sequence[Function], modules: Mapping[str, Reference])
     for module in dict.fromkeys(function.module for function in functions):
         reference = modules[module]
         wanted = [function.name for function in functions if function.module == module]
-        _check(reference, wanted)
+        _check_exist(reference, wanted)
         owners = dict.fromkeys(name.partition(".")[0] for name in wanted)
         excerpts = [_outline(reference, owner, wanted) for owner in owners]
         lines += ["", *_commented(f"Given in {reference.path}:", excerpts, indent=0)]
     return lines
 
 
-def _check(reference: Reference, given: Iterable[str]) -> None:
+def _check_exist(reference: Reference, given: Iterable[str]) -> None:
     for name in given:
         if name not in reference.definitions.keys() | reference.constants.keys():
             raise LessonError(f"{reference.module} has no {name}; check what is given")
@@ -133,12 +133,11 @@ def _excerpt(
     summary: Sequence[cst.BaseStatement] = (),
 ) -> str:
     """The class cut down to its fields, some methods with their bodies and some without; empty if nothing is left."""
-    body: list[cst.BaseStatement] = [*summary]
+    body = [*summary]
     for node in definition.body.body:
-        if isinstance(node, cst.FunctionDef) and node.name.value in whole:
-            body.append(node.with_changes(leading_lines=empty_lines([""] if body else [])))
-        elif isinstance(node, cst.FunctionDef) and node.name.value in outlined:
-            body.append(_signature(node).with_changes(leading_lines=empty_lines([""] if body else [])))
+        if isinstance(node, cst.FunctionDef) and node.name.value in whole | outlined:
+            method = node if node.name.value in whole else _signature(node)
+            body.append(method.with_changes(leading_lines=empty_lines([""] if body else [])))
         elif fields and isinstance(node, cst.SimpleStatementLine) and isinstance(node.body[0], Field):
             body.append(node.with_changes(leading_lines=()))
     if not body:

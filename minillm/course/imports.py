@@ -3,7 +3,8 @@
 import ast
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from symtable import SymbolTable, symtable
 
@@ -23,10 +24,14 @@ class Import:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names that a module binds on its top level, and which of them its functions mention."""
+    """What a module's names mean, and which its functions use.
+
+    imports   name bound on the top level -> how another file gets it
+    mentions  qualified name of a function -> names in its header and its body, whatever they are
+    """
 
     imports: Mapping[str, Import]
-    mentions: Mapping[str, frozenset[str]]
+    mentions: Mapping[str, Set[str]]
 
     def mentioned_by(self, definitions: Iterable[str]) -> dict[str, Import]:
         """How another file imports what these functions mention, but does not define."""
@@ -39,19 +44,20 @@ def names(module: str, source: Source) -> Names:
     tree, table = source.parse(), symtable(source.text, source.path, "exec")
     bound = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
     imports = {name: Import(module, name, None) for name in bound} | dict(_imported(tree.body))
-    headers = dict(_headers(tree.body))
-    bodies = dict(_globals(table))
-    every = headers.keys() | bodies.keys()
-    mentions = {each: frozenset(headers.get(each, set()) | bodies.get(each, set())) for each in every}
-    return Names(imports, mentions)
+    mentions: dict[str, set[str]] = defaultdict(set)
+    for function, mentioned in (*_headers(tree.body), *_globals(table)):
+        mentions[function] |= mentioned
+    return Names(imports, dict(mentions))
 
 
 def _imported(body: Iterable[ast.stmt]) -> Iterator[tuple[str, Import]]:
+    """The names that imports bind, and what they stand for."""
     for statement in body:
-        for name in statement.names if isinstance(statement, ast.Import | ast.ImportFrom) else ():
-            if isinstance(statement, ast.Import):
+        if isinstance(statement, ast.Import):
+            for name in statement.names:
                 yield name.asname or name.name.partition(".")[0], Import(name.name, None, name.asname)
-            elif isinstance(statement, ast.ImportFrom) and statement.module:
+        elif isinstance(statement, ast.ImportFrom) and statement.module:
+            for name in statement.names:
                 yield name.asname or name.name, Import(statement.module, name.name, name.asname)
 
 
@@ -111,8 +117,11 @@ def _by_module(imports: Iterable[Import]) -> dict[tuple[bool, str], list[Import]
 
 
 def _section(module: str) -> int:
+    """0 for the standard library, 1 for packages, 2 for the project's own."""
     top = module.partition(".")[0]
-    return 0 if top in sys.stdlib_module_names else 2 if top in OURS else 1
+    if top in sys.stdlib_module_names:
+        return 0
+    return 2 if top in OURS else 1
 
 
 def _statements(module: str, imports: Iterable[Import], width: int) -> Iterator[str]:

@@ -29,7 +29,8 @@ class Overlay:
 
     Only their bodies are the lab's: signatures and decorators stay the reference's, and helper functions, constants
     and imports of the lab join the module. The lab's functions that ``others`` names, tasks too, are not looked at.
-    Raises OverlayError where the lab does not fit, and SyntaxError.
+    ``digest`` is equal for overlays that make the same of the same reference. Raises OverlayError where the lab does
+    not fit, and SyntaxError.
     """
 
     def __init__(self, lab: Path, tasks: Tasks, others: Tasks | None = None) -> None:
@@ -41,7 +42,7 @@ class Overlay:
         }
         wanted = [sorted((module, sorted(names)) for module, names in each.items()) for each in (tasks, others or {})]
         texts = [source.text, *(reference.text for reference in references.values())]
-        self.compiled = may_be_compiled(tasks)
+        self._compiled = may_be_compiled(tasks)
         self.digest = hashlib.sha256(repr((wanted, texts)).encode()).hexdigest()[:DIGEST_LENGTH]
 
     def install(self) -> None:
@@ -53,7 +54,7 @@ class Overlay:
         late = sorted({*self._code, "numba"} & set(sys.modules))
         if late:
             raise OverlayError(f"{late[0]} is imported already; install an overlay first thing in a fresh process")
-        if self.compiled:
+        if self._compiled:
             os.environ["NUMBA_CACHE_DIR"] = str(numba_caches() / self.digest)
         sys.meta_path.insert(0, _Finder({name: _Loader(name, *entry) for name, entry in self._code.items()}))
 
@@ -65,7 +66,7 @@ def numba_caches() -> Path:
 
 def may_be_compiled(modules: Iterable[str]) -> bool:
     """Whether numba may compile functions of these modules, or compile them into others."""
-    return not all(module.startswith(_NOT_COMPILED) for module in modules)
+    return any(not module.startswith(_NOT_COMPILED) for module in modules)
 
 
 def reference_source(module: str) -> Source:
@@ -86,6 +87,8 @@ def _find(module: str) -> ModuleSpec | None:
 
 
 class _Loader(SourceFileLoader):
+    """Runs these code objects in place of the module's own; everything else about the file stays as it is."""
+
     def __init__(self, name: str, path: str, code: list[CodeType]) -> None:
         super().__init__(name, path)
         self._code = code
@@ -96,6 +99,8 @@ class _Loader(SourceFileLoader):
 
 
 class _Finder(MetaPathFinder):
+    """Finds the modules with a loader here, and leaves all others to whoever comes next."""
+
     def __init__(self, loaders: dict[str, _Loader]) -> None:
         self._loaders = loaders
 

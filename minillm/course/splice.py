@@ -49,20 +49,16 @@ def splice(module: str, reference: Source, lab: Source, tasks: Tasks, others: Ta
     """
     no_helpers = {task for each in (tasks, others) for names in each.values() for task in names}
     ours, theirs = reference.parse(), lab.parse()
-    shifts = {}
-    for task in tasks[module]:
-        target = _only(_functions(ours)[task], task, module)
-        shifts[task] = _replace_body(target, _only(_functions(theirs)[task], task, lab.path), lab.path)
+    shifts = _replace_bodies(ours, theirs, tasks[module], module, lab.path)
     for owner in {task.rpartition(".")[0] for task in tasks[module]} - {""}:
         methods = _join_methods(_classes(ours)[owner], _classes(theirs)[owner], owner, no_helpers, lab.path)
         shifts |= dict.fromkeys(methods, 0)
-
-    replaced = {task.split(".")[0] for task in tasks[module]}
-    first = next(index for index, statement in enumerate(ours.body) if getattr(statement, "name", "") in replaced)
     roots = [node for name, nodes in _functions(ours).items() if name in shifts for node in nodes]
     helpers = list(_helpers(theirs, {task.split(".")[0] for task in no_helpers}, lab.path))
     joined = _joining(_needed(helpers, roots), ours, module, lab.path)
 
+    replaced = {task.split(".")[0] for task in tasks[module]}
+    first = next(index for index, statement in enumerate(ours.body) if getattr(statement, "name", "") in replaced)
     before = _compiled(ours.body[:first], reference.path)
     rest = _compiled(ours.body[first:], reference.path, before.co_flags & _LAZY_ANNOTATIONS)
     return [before, _compiled(joined, lab.path, _LAZY_ANNOTATIONS), _relabelled(rest, lab.path, shifts)]
@@ -98,6 +94,17 @@ def _only(found: list[Function], name: str, where: str) -> Function:
         count = f"{len(found)} functions" if found else "no function"
         raise OverlayError(f"{where} has {count} {name}; a task needs exactly one of that name")
     return found[0]
+
+
+def _replace_bodies(
+    ours: ast.Module, theirs: ast.Module, tasks: Iterable[str], module: str, path: str
+) -> dict[str, int]:
+    """Give our functions the lab's bodies, and return each one's shift as ``_replace_body`` does."""
+    targets, sources = _functions(ours), _functions(theirs)
+    return {
+        task: _replace_body(_only(targets[task], task, module), _only(sources[task], task, path), path)
+        for task in tasks
+    }
 
 
 def _replace_body(ours: Function, theirs: Function, path: str) -> int:

@@ -12,10 +12,9 @@ from minillm.course.results import StudentGrades
 from minillm.course.workspace import lab_name
 
 ROOT = Path(__file__).parents[2]
-BUNDLED = (
-    *("minillm", "kernels", "lessons", "tests"),
-    *("LICENSE", "Makefile", "README.md", "constraints.txt", "pyproject.toml"),
-)
+FOLDERS = ("minillm", "kernels", "lessons", "tests")
+FILES = ("LICENSE", "Makefile", "README.md", "constraints.txt", "pyproject.toml")
+"""What an autograder needs of the repository."""
 
 _SETUP = """#!/usr/bin/env bash
 # Runs once, when Gradescope builds the image. Choose a base image that offers Python 3.11, such as Ubuntu 22.04.
@@ -73,22 +72,26 @@ def grade_students(lessons: Sequence[Lesson], folder: Path) -> Iterator[StudentG
 def write_bundle(folder: Path, lessons: Sequence[Lesson], only: int | None = None, pip_flags: str = "") -> Path:
     """Write Gradescope's ``setup.sh`` and ``run_autograder`` with the course beside them, and return the zip of all.
 
-    Grades all lessons, or ``only`` one. Raises LessonError for a folder that exists.
+    lessons    those to be handed in
+    only       number of the one that is graded; None grades all that the course has
+    pip_flags  what ``make`` hands to ``pip install`` when Gradescope builds the image
+
+    Raises LessonError for a folder that exists.
     """
     if folder.exists():
         raise LessonError(f"{folder} exists; name a folder that does not")
-    course = folder / "course"
-    course.mkdir(parents=True)
-    for name in BUNDLED:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, course / name, ignore=shutil.ignore_patterns("__pycache__", ".*", "*.ipynb"))
-        else:
-            shutil.copy(source, course / name)
-    names = ", ".join(lab_name(lesson) for lesson in lessons if only in (None, lesson.number))
+    _copy_course(folder / "course")
+    names = ", ".join(map(lab_name, lessons))
     _script(folder / "setup.sh", _SETUP.format(flags=shlex.quote(pip_flags)))
     _script(folder / "run_autograder", _RUN.format(names=names, lessons="" if only is None else f"--lesson {only} "))
     return Path(shutil.make_archive(str(folder), "zip", folder))
+
+
+def _copy_course(target: Path) -> None:
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("__pycache__", ".*", "*.ipynb"))
+    for name in FILES:
+        shutil.copy(ROOT / name, target / name)
 
 
 def _script(file: Path, text: str) -> None:
