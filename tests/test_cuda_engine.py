@@ -7,6 +7,7 @@ from harness import LIMITS, oracle, paged, request, simulated, tokens_of
 from kernels import lab
 from minillm.cache.memory import PagedMemory, RectangleMemory
 from minillm.cache.paged_cuda import CudaPagedCache
+from minillm.cache.paged_kernels import KernelPagedCache
 from minillm.executor import TorchExecutor
 from minillm.model.tiny import TINY, tiny
 from minillm.schedulers.splitfuse import SplitFuse
@@ -26,29 +27,42 @@ class Watched(CudaPagedCache):
         super().apply(moves)
 
 
-def in_the_lab(scheduler, requests, model):
-    """The tokens with every kernel run by the lab, on a cache whose unwritten slots are NaN; and that cache."""
-    cache = Watched(model.config, scheduler.memory, model.dtype, CPU, torch.Tensor.numpy, fill=torch.nan)
-    engine = simulated(scheduler, requests, execute=TorchExecutor(model, cache, LIMITS.eos_token_ids))
-    with lab.run():
-        return tokens_of(engine.run()), cache
+def on_cuda_kernels(model, memory):
+    return Watched(model.config, memory, model.dtype, CPU, torch.Tensor.numpy, fill=torch.nan)
 
 
-@pytest.mark.parametrize(
-    ("scheduler", "moves"),
-    [
-        (paged(VLLM)(num_blocks=7, block_size=3, swap_blocks=9), {"swap_out", "swap_in", "copies"}),
-        (paged(SplitFuse)(num_blocks=9, block_size=4, token_budget=5), set()),
-    ],
-    ids=["vllm", "splitfuse"],
-)
-def test_the_engine_on_cuda_kernels_gives_the_tokens_of_the_uncached_loop(scheduler, moves):
-    model = tiny(0, dtype=torch.float32)
+def on_cpu_kernels(model, memory):
+    return KernelPagedCache(model.config, memory, model.dtype, fill=torch.nan)
+
+
+POLICIES = {
+    "vllm": lambda: paged(VLLM)(num_blocks=7, block_size=3, swap_blocks=9),
+    "splitfuse": lambda: paged(SplitFuse)(num_blocks=9, block_size=4, token_budget=5),
+}
+BACKENDS = [(on_cuda_kernels, torch.float32), (on_cpu_kernels, torch.float32), (on_cpu_kernels, torch.float64)]
+
+
+def served(model, policy, make_cache):
+    """The tokens that the engine gives, with CUDA kernels run by the lab; what the oracle gives; and the cache."""
     branches = {"n": 2, "temperature": 1.0, "seed": 3}
     requests = [request("a", 5, 4), request("b", 7, 3), request("c", 4, 3, params=branches)]
-    tokens, cache = in_the_lab(scheduler, requests, model)
-    assert tokens == oracle(model, requests)
-    assert cache.kinds >= moves
+    scheduler = POLICIES[policy]()
+    cache = make_cache(model, scheduler.memory)
+    engine = simulated(scheduler, requests, execute=TorchExecutor(model, cache, LIMITS.eos_token_ids))
+    with lab.run():
+        return tokens_of(engine.run()), oracle(model, requests), cache
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("make_cache", "dtype"), BACKENDS)
+def test_the_engine_on_the_kernels_gives_the_tokens_of_the_uncached_loop(policy, make_cache, dtype):
+    tokens, expected, _ = served(tiny(0, dtype=dtype), policy, make_cache)
+    assert tokens == expected
+
+
+def test_that_run_swaps_and_copies_blocks():
+    _, _, cache = served(tiny(0, dtype=torch.float32), "vllm", on_cuda_kernels)
+    assert cache.kinds == {"swap_out", "swap_in", "copies"}
 
 
 def test_a_gpu_that_is_not_there_is_asked_for_in_vain(monkeypatch):
