@@ -119,6 +119,11 @@ def test_a_failure_names_the_first_difference_and_counts_all(actual, expected, a
     assert failure("it", actual, expected, axes).startswith(message)
 
 
+def test_none_is_said_to_be_what_comes_without_a_return():
+    message = failure("blocks", None, [1])
+    assert message == "blocks: None, but [1] was due\n  None is what a function returns that ends without a `return`"
+
+
 def test_a_long_value_is_cut():
     assert "x... (1000 characters), but 'y' was due" in failure("it", "x" * 998, "y")
 
@@ -129,12 +134,12 @@ def test_traces_stand_side_by_side_from_two_passes_before_the_first_difference()
     assert failure("passes", yours, due) == "\n".join(
         [
             "passes: the first difference is in pass 3",
-            "  pass  yours                                due",
-            "     1  B8                                   B8",
-            "     2  A1 B1                                A1 B1",
-            ">    3  A1 B1                                A1 !B",
-            "     4  A1                                   A1",
-            "     5  B1                                   (ended)",
+            "  pass  yours                              due",
+            "     1  B8                                 B8",
+            "     2  A1 B1                              A1 B1",
+            ">    3  A1 B1                              A1 !B",
+            "     4  A1                                 A1",
+            "     5  B1                                 (ended)",
         ]
     )
 

@@ -242,7 +242,10 @@ SWINDLED = {
     "dies": (Outcome.DIED, "the process ended, as by os._exit or a crash"),
     "is fine": (Outcome.PASSED, ""),
     "dies again": (Outcome.DIED, "the process ended, as by os._exit or a crash"),
-    "never comes": (Outcome.NOT_RUN, "4 tests before it ended their processes"),
+    "never comes": (
+        Outcome.NOT_RUN,
+        "4 tests before this one did not end, or ended the whole process; correct those first",
+    ),
 }
 """How each is reported, and its message's beginning."""
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from minillm.course.grades import (
 )
 from minillm.course.lesson import lesson_numbered, lessons
 from minillm.course.results import StudentGrades, as_csv, as_json, gradescope
+from minillm.report.grades import plain, task_lines
 
 ROOT = Path(__file__).parent.parent
 TEST = "tests/test_lesson_04_shapes.py::test_"
@@ -63,6 +65,7 @@ def labs(tmp_path, monkeypatch, lesson):
     monkeypatch.setattr(commands, "lessons", lambda: lessons(folder))
     monkeypatch.setenv("MINILLM_LABS", str(tmp_path / "labs"))
     monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.delenv("MAKELEVEL", raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path / "labs"
 
@@ -98,9 +101,45 @@ def test_the_first_run_makes_the_lab_and_says_whose_each_task_is(labs, grades):
     assert asked == [(4, "lab_04_shapes.py", [2], True)]
     assert (labs / "lab_04_shapes.py").read_text() == SKELETON
     assert "Made labs/lab_04_shapes.py, your copy of the lab." in output
-    assert "Lesson 4, Shapes\ngraded: labs/lab_04_shapes.py\nthe reference's: 1, 2\npoints: 0 of 5\n" in output
-    assert "Next: task 2, section 4.2 Border. make lab-4 T=2 grades it alone, make hint L=4 T=2" in output
+    assert (
+        "Lesson 4, Shapes\ngraded: labs/lab_04_shapes.py\n"
+        "your tasks: none yet\nthe reference's code stands in for: 1, 2\npoints: 0 of 5\n"
+    ) in output
     assert code == 1
+
+
+def test_what_comes_next_is_said_with_its_command(labs, grades, monkeypatch):
+    grades(SOLVED, UNWRITTEN)
+    alone = "minillm lab run 4 --task 2 grades it alone"
+    hint = "minillm lab hint 4 2 gives a hint"
+    assert f"Next: task 2, section 4.2 Border.\n  {alone}\n  {hint}\n" in minillm("run", 4)[1]
+    grades(UNWRITTEN)
+    output = minillm("run", 4, "--task", 2)[1]
+    assert hint in output
+    assert alone not in output
+    monkeypatch.setenv("MAKELEVEL", "1")
+    assert "  make hint L=4 T=2 gives a hint\n" in minillm("run", 4, "--task", 2)[1]
+
+
+def test_after_a_solved_task_comes_the_next_and_after_a_lesson_the_next_one(labs, grades):
+    grades(SOLVED)
+    output = minillm("run", 4, "--task", 1)[1]
+    assert "Solved. Next: task 2, section 4.2 Border.\n  minillm lab run 4 --task 2 grades it\n" in output
+    grades(replace(SOLVED, task=2))
+    assert minillm("run", 4, "--task", 2)[1].endswith("Lesson 4 is solved.\n")
+
+
+def test_each_row_of_the_table_is_one_line_in_80_columns_and_its_columns_are_explained(labs, grades, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    grades(replace(SOLVED, goal="the area, " * 20), UNWRITTEN)
+    lines = minillm("run", 4)[1].splitlines()
+    head = next(number for number, line in enumerate(lines) if line.split()[:2] == ["task", "state"])
+    assert [line.split()[:3] for line in lines[head + 2 : head + 4]] == [["1", "solved", "1"], ["2", "not", "written"]]
+    assert lines[head + 4 : head + 6] == [
+        "A task earns its points when all of its tests pass.",
+        "together: the same tests with all of your tasks; one unsolved may spoil others.",
+    ]
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_failed_test_is_shown_with_its_message_and_the_misconception_behind_it(labs, grades):
@@ -109,8 +148,7 @@ def test_a_failed_test_is_shown_with_its_message_and_the_misconception_behind_it
     assert (
         "Task 2: the border\n"
         "failed: border\n"
-        "    You count one side only.\n"
-        "    Read section 4.1 Area again.\n"
+        "    You count one side only. Read section 4.1 Area again.\n"
         "    sides: 3, but 4 was due\n"
     ) in output
     assert "your tasks: 1, 2\npoints: 10 of 15\n" in output
@@ -122,9 +160,49 @@ def test_tests_that_fail_alike_share_a_message_and_prints_are_shown(labs, grades
     grades(TaskGrade(2, "the border", 5, True, None, (*alike, passed("sides", "1\n2\n3\n4\n5\n"))))
     _, output = minillm("run", 4)
     assert (
-        "failed: border [3]\nfailed: border [4]\n    one\n    two\n    printed:\n    | here\n"
+        "failed: border [3]\n    one\n    two\n    printed:\n    | here\n    also border [4]\n"
         "passed: sides\n    printed:\n    | 1\n    | 2\n    | 3\n    and 2 lines more\n"
     ) in output
+
+
+def report(*reports):
+    """The lines about the failed tests of a task that is written."""
+    return plain(task_lines(TaskGrade(2, "the border", 5, True, None, reports)))
+
+
+def test_a_misconception_is_said_once_with_the_tests_that_show_it():
+    others = [
+        failed(f"walk[{number}]", f"at {number}: 3, but 4 was due\nmore", misconception=KNOWN) for number in range(7)
+    ]
+    assert report(failed("border", "sides: 3, but 4 was due", misconception=KNOWN), *others) == (
+        "failed: border\n"
+        "    You count one side only. Read section 4.1 Area again.\n"
+        "    sides: 3, but 4 was due\n"
+        "    also walk [0]: at 0: 3, but 4 was due\n"
+        "    also walk [1]: at 1: 3, but 4 was due\n"
+        "    also walk [2]: at 2: 3, but 4 was due\n"
+        "    also walk [3]: at 3: 3, but 4 was due\n"
+        "    also walk [4]: at 4: 3, but 4 was due\n"
+        "    and 2 more tests"
+    )
+
+
+def test_exceptions_from_one_place_stand_together_and_those_from_another_apart():
+    def raised(name, text, place):
+        return TestReport(TEST + name, Outcome.RAISED, f"KeyError: {text}\n  lab.py:{place}", failure="raised KeyError")
+
+    assert report(raised("a", "'A'", 3), raised("b", "'B'", 3), raised("c", "'C'", 5)) == (
+        "raised: a\n    KeyError: 'A'\n      lab.py:3\n    also b: KeyError: 'B'\n"
+        "raised: c\n    KeyError: 'C'\n      lab.py:5"
+    )
+
+
+def test_a_time_limit_comes_after_what_tells_more():
+    late = TestReport(TEST + "late", Outcome.TIMED_OUT, "no end within 20 seconds")
+    assert report(late, failed("walk", "sides: 3, but 4 was due")).splitlines()[::2] == [
+        "failed: walk",
+        "timed out: late",
+    ]
 
 
 def test_what_fails_only_with_the_students_other_tasks_is_said_apart(labs, grades):
@@ -132,6 +210,12 @@ def test_what_fails_only_with_the_students_other_tasks_is_said_apart(labs, grade
     grades(apart)
     _, output = minillm("run", 4)
     assert "With your other tasks, instead of the reference's:\nfailed: area\n    area: 2, but 4 was due\n" in output
+
+
+def test_trouble_with_other_tasks_is_not_told_while_one_of_these_is_wrong(labs, grades):
+    apart = TaskGrade(1, "the area", 10, True, None, (passed("area"),), (failed("area", "area: 2, but 4 was due"),))
+    grades(apart, WRONG)
+    assert "area: 2, but 4 was due" not in minillm("run", 4)[1]
 
 
 def test_a_void_run_says_why_and_a_refused_task_too(labs, grades):
@@ -144,15 +228,18 @@ def test_a_void_run_says_why_and_a_refused_task_too(labs, grades):
 
 
 def test_progress_tells_written_from_solved_and_counts_hints(labs, grades):
-    assert "1  not written    the area" in minillm("progress")[1]
+    assert "4.1  not written    the area" in minillm("progress", "--lesson", 4)[1]
     grades(SOLVED)
     assert minillm("run", 4)[0] == 0
     lab = labs / "lab_04_shapes.py"
     lab.write_text(SKELETON.replace('raise NotImplementedError("lesson 4, task 1: the area")', "return 1"))
     minillm("hint", 4, 1)
-    assert "1  written      1 of 3 hints  the area" in minillm("progress")[1]
+    assert "4.1  written      1 hint  the area" in minillm("progress", "--lesson", 4)[1]
+    assert "4 Shapes  0 of 2 solved  1 written  1 hint\n" in minillm("progress")[1]
     assert minillm("run", 4)[0] == 0
-    assert "1  solved       1 of 3 hints  the area" in minillm("progress")[1]
+    assert "4.1  solved       1 hint  the area" in minillm("progress", "--lesson", 4)[1]
+    assert "4 Shapes  1 of 2 solved    1 hint\n" in minillm("progress")[1]
+    assert "minillm lab progress --lesson N lists the tasks of lesson N." in minillm("progress")[1]
 
 
 def test_an_older_signature_is_said_with_the_remedy(labs, grades):
@@ -167,7 +254,10 @@ def test_hints_come_one_by_one(labs):
     assert "Hint 1 of 3:\na nudge\n" in minillm("hint", 4, 1)[1]
     assert "Hint 2 of 3:\nthe idea\n" in minillm("hint", 4, 1)[1]
     assert "Hint 1 of 3:\na nudge\n" in minillm("hint", 4, 1, "--level", 1)[1]
-    assert "the way\nThis is the last hint. Section 4.1 Area explains the rest.\n" in minillm("hint", 4, 1)[1]
+    earlier = "minillm lab hint 4 1 --level 1 shows the first one again."
+    last = f"Section 4.1 Area explains the rest.\n{earlier}\n"
+    assert f"the way\nThis is the last hint. {last}" in minillm("hint", 4, 1)[1]
+    assert f"the way\nYou have seen it before, and there is no further one. {last}" in minillm("hint", 4, 1)[1]
 
 
 def test_the_solution_is_shown_only_after_a_question(labs):
@@ -191,7 +281,7 @@ def test_a_reset_asks_and_says_where_the_old_lab_is(labs):
 def test_skeletons_are_written_and_a_stale_one_fails_the_check(labs, lesson):
     lab = lesson.folder / "lab.py"
     code, output = minillm("skeletons", "--check")
-    assert (code, output) == (1, f"not up to date: {lab}\nmake skeletons writes them anew.\n")
+    assert (code, output) == (1, f"not up to date: {lab}\nminillm lab skeletons writes them anew.\n")
     assert lab.read_text() == SKELETON
     assert minillm("skeletons") == (0, f"wrote: {lab}\n")
     assert minillm("skeletons", "--check") == (0, "")
@@ -235,9 +325,10 @@ def test_all_lessons_are_graded_without_the_reference_into_files(labs, grades, t
 def test_a_lesson_that_was_not_started_has_no_points_and_is_not_graded(labs, grades):
     asked = grades(SOLVED)
     labs.mkdir()
-    code, output = minillm("grade")
-    assert (asked, code) == ([], 1)
-    assert "0 of 15" in output
+    result = CliRunner().invoke(cli.app, ["lab", "grade"])
+    assert (asked, result.exit_code) == ([], 1)
+    assert "0 of 15" in result.stdout
+    assert f"lesson 4: 0 of 15 points: there is no lab_04_shapes.py in {labs}\n" in result.stderr
 
 
 def test_a_folder_of_students_becomes_a_table(labs, grades, tmp_path):

@@ -43,7 +43,7 @@ def test_a_lab_is_copied_once(workspace, lesson):
 
 def test_a_lesson_without_a_skeleton_is_said_to_have_none(workspace, lesson):
     (lesson.folder / "lab.py").unlink()
-    with pytest.raises(LessonError, match=r"lesson 4 has no lab\.py yet; make skeletons writes it"):
+    with pytest.raises(LessonError, match=r"lesson 4 has no lab\.py yet; minillm lab skeletons writes it"):
         workspace.open(lesson)
 
 

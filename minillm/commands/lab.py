@@ -11,6 +11,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from minillm.commands.typed import typed
 from minillm.course.lesson import HINT_LEVELS, Lesson, Task, lesson_numbered, lessons
 from minillm.course.workspace import (
     Workspace,
@@ -60,7 +61,7 @@ def run(
         _show(part)
     solved = [chosen.task(each.task) for each in grade.tasks if each.solved and not grade.void]
     workspace.note_solved(chosen, solved)
-    _show(Text(_advice(chosen, grade)))
+    _show(Text(_advice(chosen, grade, workspace)))
     raise typer.Exit(0 if len(solved) == len(grade.tasks) else 1)
 
 
@@ -80,14 +81,33 @@ def _open(lesson: Lesson, workspace: Workspace) -> Path:
     return lab
 
 
-def _advice(lesson: Lesson, grade: "LessonGrade") -> str:
+def _advice(lesson: Lesson, grade: "LessonGrade", workspace: Workspace) -> str:
     """What to do next."""
     open_tasks = [task.task for task in grade.tasks if not task.solved]
-    if grade.void or not open_tasks:
-        return "" if grade.void else "All that was graded is solved."
+    if grade.void:
+        return ""
+    if not open_tasks:
+        return _after_success(lesson, workspace)
     n, t = lesson.number, open_tasks[0]
-    section = lesson.task(t).section
-    return f"Next: task {t}, section {section}. make lab-{n} T={t} grades it alone, make hint L={n} T={t} gives a hint."
+    alone = "" if len(grade.tasks) == 1 else f"\n  {_run_command(n, t)} grades it alone"
+    hint = typed(f"hint L={n} T={t}", f"lab hint {n} {t}")
+    return f"Next: task {t}, section {lesson.task(t).section}.{alone}\n  {hint} gives a hint"
+
+
+def _after_success(lesson: Lesson, workspace: Workspace) -> str:
+    """The next task of the lesson that is not solved, or else the next lesson."""
+    left = [task for task in lesson.tasks if not workspace.is_solved(lesson, task)]
+    if left:
+        task = left[0]
+        command = _run_command(lesson.number, task.number)
+        return f"Solved. Next: task {task.number}, section {task.section}.\n  {command} grades it"
+    later = [each for each in lessons() if each.number > lesson.number]
+    done = f"Lesson {lesson.number} is solved."
+    return f"{done} Next: lesson {later[0].number}, {later[0].title}." if later else done
+
+
+def _run_command(lesson: int, task: int) -> str:
+    return typed(f"lab-{lesson} T={task}", f"lab run {lesson} --task {task}")
 
 
 @app.command()
@@ -119,7 +139,8 @@ def grade(
 def _told(grades: "Iterable[LessonGrade]") -> "Iterable[LessonGrade]":
     """The grades, each said on standard error as it comes: grading takes its time."""
     for each in grades:
-        typer.echo(f"lesson {each.lesson}: {each.earned} of {each.points} points", err=True)
+        missing = "" if each.void or each.lab.is_file() else f": there is no {each.lab.name} in {each.lab.parent}"
+        typer.echo(f"lesson {each.lesson}: {each.earned} of {each.points} points{missing}", err=True)
         yield each
 
 
@@ -157,21 +178,53 @@ def bundle(
 
 
 @app.command()
-def progress() -> None:
-    """Say which tasks are written, which were solved when last graded, and how many hints were taken."""
+def progress(lesson: LessonOption = None) -> None:
+    """Say what is written, what was solved when last graded, and how many hints were taken.
+
+    A line a lesson, or a line a task of one lesson.
+    """
     workspace = Workspace.from_environment()
-    for lesson in lessons():
-        table = Table.grid(padding=(0, 2))
-        for task in lesson.tasks:
-            hints = workspace.hints_seen(lesson, task)
-            taken = f"{hints} of {HINT_LEVELS} hints" if hints else ""
-            state = _state(workspace, lesson, task)
-            table.add_row(f" {task.number}", Text(state, style=STATE_STYLES[state]), taken, Text(task.goal))
-        _show(Text(f"Lesson {lesson.number}, {lesson.title}", style="bold"))
-        _show(table)
+    table = Table.grid(padding=(0, 2))
+    if lesson is None:
+        for each in lessons():
+            table.add_row(f"{each.number} {each.title}", *_lesson_progress(workspace, each))
+    else:
+        for task in lesson_numbered(lesson).tasks:
+            table.add_row(f"{lesson}.{task.number}", *_task_progress(workspace, lesson_numbered(lesson), task))
+    _show(table)
+    _show(Text(PROGRESS_NOTE, style="bright_black"))
+    if lesson is None:
+        _show(Text(f"{typed('progress L=N', 'lab progress --lesson N')} lists the tasks of lesson N."))
 
 
 STATE_STYLES = {"not written": "bright_black", "written": "yellow", "solved": "green"}
+PROGRESS_NOTE = """
+written: there is code of yours, not solved or not graded since you changed it
+solved: all of its tests passed when it was last graded"""
+
+
+def _lesson_progress(workspace: Workspace, lesson: Lesson) -> tuple[Text, Text, str]:
+    """How many of its tasks are solved and written, and how many hints were taken."""
+    states = [_state(workspace, lesson, task) for task in lesson.tasks]
+    solved, written = states.count("solved"), states.count("written")
+    style = STATE_STYLES["solved"] if solved == len(states) else ""
+    hints = sum(workspace.hints_seen(lesson, task) for task in lesson.tasks)
+    more = f"{written} written" if written else ""
+    return (
+        Text(f"{solved} of {len(states)} solved", style=style),
+        Text(more, style=STATE_STYLES["written"]),
+        _hints(hints),
+    )
+
+
+def _task_progress(workspace: Workspace, lesson: Lesson, task: Task) -> tuple[Text, str, Text]:
+    """Its state, the hints that were taken, and its goal in one line."""
+    state, goal = _state(workspace, lesson, task), Text(task.goal, no_wrap=True, overflow="ellipsis")
+    return Text(state, style=STATE_STYLES[state], no_wrap=True), _hints(workspace.hints_seen(lesson, task)), goal
+
+
+def _hints(count: int) -> str:
+    return f"{count} hint{'' if count == 1 else 's'}" if count else ""
 
 
 def _state(workspace: Workspace, lesson: Lesson, task: Task) -> str:
@@ -189,13 +242,20 @@ def hint(
     level: Annotated[int | None, typer.Option(help="1 to 3, in place of the next that you have not seen.")] = None,
 ) -> None:
     """Show the next hint for a task: a nudge, then the idea, then the way."""
-    chosen = lesson_numbered(lesson)
+    chosen, workspace = lesson_numbered(lesson), Workspace.from_environment()
     wanted = chosen.task(task)
-    shown, text = Workspace.from_environment().hint(chosen, wanted, level)
+    seen = workspace.hints_seen(chosen, wanted)
+    shown, text = workspace.hint(chosen, wanted, level)
     _show(Text(f"Lesson {lesson}, task {task}: {wanted.goal}. Hint {shown} of {HINT_LEVELS}:", style="bold"))
     _show(Text(text))
     if shown == HINT_LEVELS:
-        _show(Text(f"This is the last hint. Section {wanted.section} explains the rest.", style="bright_black"))
+        again = (
+            "You have seen it before, and there is no further one" if seen == HINT_LEVELS else "This is the last hint"
+        )
+        _show(Text(f"{again}. Section {wanted.section} explains the rest.", style="bright_black"))
+    if shown > 1:
+        earlier = typed(f"hint L={lesson} T={task} LEVEL=1", f"lab hint {lesson} {task} --level 1")
+        _show(Text(f"{earlier} shows the first one again.", style="bright_black"))
 
 
 @app.command()
@@ -276,7 +336,7 @@ def skeletons(
     for file in stale:
         typer.echo(f"{'not up to date' if check else 'wrote'}: {file}")
     if check and stale:
-        typer.echo("make skeletons writes them anew.")
+        typer.echo(f"{typed('skeletons', 'lab skeletons')} writes them anew.")
         raise typer.Exit(1)
 
 

@@ -11,9 +11,13 @@ from traceback import walk_tb
 from types import FrameType
 
 from minillm.course.grades import CheckDigest, Outcome
+from minillm.course.remarks import remarks
 
 _LONGEST = 600
 """Characters of an exception's text that are shown."""
+
+_WIDEST = 120
+"""Characters of each of its lines: an object in it may show all that it holds."""
 
 _OURS = ("minillm", "kernels")
 
@@ -38,13 +42,16 @@ def describe(error: BaseException, checks: Sequence[CheckDigest], lab: str | Non
     """The failure of a test that ended with ``error``, whose checks so far are ``checks``."""
     kind = type(error).__name__
     outcome, text = _outcome(error), _text(error)
+    further = list(remarks(error, text, lab))
     if kind in ("CheckFailed", "NotPlain") and checks:
-        return Failure(outcome, text, _of_check(kind, checks[-1]))
+        return Failure(outcome, "\n".join([text, *further]), _of_check(kind, checks[-1]))
     frames = [(frame, line) for frame, line in walk_tb(error.__traceback__) if _is_ours(frame, lab)]
     where = _where(frames[-1][0], lab) if frames else "the test"
-    if outcome is not Outcome.FAILED:
+    if outcome is Outcome.NOT_WRITTEN and frames:
+        text = f"{frames[-1][0].f_code.co_qualname} is not written yet"
+    elif outcome is not Outcome.FAILED:
         text = f"{kind}: {text}" if text else kind
-        text = "\n".join([text, *_places(frames, lab)])
+        text = "\n".join([text, *further, *_places(frames, lab)])
     return Failure(outcome, text, f"{outcome.value} {kind} in {where}")
 
 
@@ -79,7 +86,13 @@ def _text(error: BaseException) -> str:
         text = str(error)
     except Exception:  # the code under test may bring exceptions of its own
         text = "(an exception that cannot be shown)"
-    return text if len(text) <= _LONGEST or type(error).__name__ == "CheckFailed" else text[:_LONGEST] + "..."
+    if type(error).__name__ == "CheckFailed":
+        return text
+    return _cut("\n".join(_cut(line, _WIDEST) for line in text.splitlines()), _LONGEST)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[:width]}..."
 
 
 def _is_ours(frame: FrameType, lab: str | None) -> bool:
@@ -93,12 +106,18 @@ def _where(frame: FrameType, lab: str | None) -> str:
 
 
 def _places(frames: Sequence[tuple[FrameType, int]], lab: str | None) -> Iterator[str]:
-    """The last line of the lab that was at work, and where the exception came from if that was elsewhere."""
+    """The last line of the lab that was at work, and where the exception came from if that was elsewhere.
+
+    Lines of the reference are not shown, for they may be what another task asks for.
+    """
     last_of_lab = [place for place in frames if place[0].f_code.co_filename == lab][-1:]
     for frame, line in [*last_of_lab, *(place for place in frames[-1:] if place not in last_of_lab)]:
         code = frame.f_code
-        text = linecache.getline(code.co_filename, line).strip()
-        yield f"  {_short(code.co_filename)}:{line}, in {code.co_name}: {text}"
+        if code.co_filename == lab:
+            text = linecache.getline(code.co_filename, line).strip()
+            yield f"  {_short(code.co_filename)}:{line}, in {code.co_name}: {text}"
+        else:
+            yield f"  {_short(code.co_filename)}, in {code.co_name}"
 
 
 def _short(path: str) -> str:

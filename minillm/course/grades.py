@@ -18,7 +18,7 @@ class Outcome(StrEnum):
     DIED = "died"  # the process ended: os._exit, SystemExit, a crash
     FLOODED = "flooded"  # printed more than anyone reads
     LEFT_THREADS = "left threads running"
-    NOT_RUN = "not run"  # too many tests before it ended their processes, or pytest skipped or lost it
+    NOT_RUN = "not run"  # too many tests before it had to be killed or died, or pytest skipped or lost it
 
 
 @dataclass(frozen=True, slots=True)

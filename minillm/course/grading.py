@@ -129,7 +129,12 @@ class _Grading:
 
     def _explained(self, task: Task, reports: Sequence[TestReport]) -> tuple[TestReport, ...]:
         mutants = [mutant for mutant in self.lesson.mutants if mutant.task == task.number]
-        return misconceptions.explained(reports, mutants, misconceptions.read(self.lesson.folder))
+        explained = misconceptions.explained(reports, mutants, misconceptions.read(self.lesson.folder))
+        return tuple(sorted(explained, key=lambda report: self._breadth(report.test)))
+
+    def _breadth(self, test: str) -> int:
+        """How many tasks a test judges: those of one function come before those of a whole run."""
+        return sum(test in tests for tests in self.due.tests.values())
 
 
 def _kills(reports: Iterable[TestReport]) -> bool:

@@ -42,7 +42,7 @@ def run(job: Job, nursery: Nursery, limits: Limits) -> list[TestReport]:
         if left:
             rest = replace(job, tests=left)
             reports |= {report.test: report for report in _reports(rest, nursery, limits)}
-    why = f"{limits.kills + 1} tests before it ended their processes"
+    why = f"{limits.kills + 1} tests before this one did not end, or ended the whole process; correct those first"
     return [reports.get(test) or TestReport(test, Outcome.NOT_RUN, why) for test in job.tests]
 
 

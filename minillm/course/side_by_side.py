@@ -1,10 +1,10 @@
-"""Two traces beside each other, around the place where they part: 80 columns."""
+"""Two traces beside each other, around the place where they part: 80 columns in a report that indents them."""
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
-WIDTH = 80
+WIDTH = 76
 BEFORE, AFTER = 2, 5
 """Passes shown before and after the first difference."""
 

@@ -132,7 +132,7 @@ def skeleton_text(lesson: Lesson) -> str:
     """The skeleton as it is committed. Raises LessonError for a lesson without one."""
     file = lesson.folder / "lab.py"
     if not file.is_file():
-        raise LessonError(f"lesson {lesson.number} has no {file.name} yet; make skeletons writes it")
+        raise LessonError(f"lesson {lesson.number} has no {file.name} yet; minillm lab skeletons writes it")
     return file.read_text(encoding="utf-8")
 
 

@@ -1,5 +1,6 @@
 """What grading found, for a terminal and as plain text: each task with its failed tests, and what to read again."""
 
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,15 @@ from minillm.course.grades import LessonGrade, MutantReport, Outcome, TaskGrade,
 GOOD, BAD, DIM = "green", "red", "bright_black"
 PRINTED_IF_PASSED = 3
 """Lines that are shown of what a test printed which passed."""
+
+WIDTH = 80
+"""Columns into which sentences are wrapped."""
+
+MOST_OTHERS = 5
+"""Tests that are named beside the first that failed in the same way."""
+
+_LAST = (Outcome.TIMED_OUT, Outcome.DIED, Outcome.FLOODED, Outcome.NOT_RUN)
+"""Ends of tests that tell less than others, from which they may follow."""
 
 VERDICT_STYLES = {
     Verdict.KILLED: GOOD,
@@ -38,18 +48,27 @@ def lesson_report(grade: LessonGrade, lab: Path, others: Mapping[int, str] | Non
     yield from heading(grade, lab, others)
     yield Line("")
     if not grade.void:
-        yield from (_tasks(grade.tasks), Line(""))
+        yield _tasks(grade.tasks)
+        yield from (*_notes(grade.tasks), Line(""))
     for task in grade.tasks:
-        if task.written and (lines := list(task_lines(task))):
+        if task.written and (lines := list(task_lines(task, _others_are_wrong(grade, task)))):
             yield from (Line(f"Task {task.task}: {task.goal}", "bold"), *lines, Line(""))
 
 
+def _others_are_wrong(grade: LessonGrade, task: TaskGrade) -> bool:
+    """Whether a task can fail together with the student's others because one of these is wrong by itself."""
+    return any(other.written and not other.solved for other in grade.tasks if other is not task)
+
+
 def heading(
-    grade: LessonGrade, lab: Path, others: Mapping[int, str] | None = None, rest: str = "the reference's"
+    grade: LessonGrade,
+    lab: Path,
+    others: Mapping[int, str] | None = None,
+    rest: str = "the reference's code stands in for",
 ) -> Iterator[Line]:
     """The lesson, the file, whose version of each task ran, and the points; for a void run why nothing counts.
 
-    ``rest`` names what ran where the student's version did not.
+    ``rest`` says what became of the tasks that the student has no version of.
     """
     yield Line(f"Lesson {grade.lesson}, {grade.title}", "bold")
     yield Line(f"graded: {lab}")
@@ -59,15 +78,15 @@ def heading(
     owners = {**(others or {}), **{task.task: task.whose for task in grade.tasks}}
     for whose, words in (("yours", "your tasks"), ("reference", rest)):
         numbers = [str(task) for task in sorted(owners) if owners[task] == whose]
-        if numbers:
-            yield Line(f"{words}: {', '.join(numbers)}")
+        if numbers or whose == "yours":
+            yield Line(f"{words}: {', '.join(numbers) or 'none yet'}")
     yield Line(f"points: {grade.earned} of {grade.points}", GOOD if grade.earned == grade.points else "")
 
 
 def _tasks(tasks: Iterable[TaskGrade]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
     table.add_column("task", justify="right")
-    table.add_column("version", no_wrap=True)
+    table.add_column("state", no_wrap=True)
     for column in ("tests", "points", "together"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("goal")
@@ -75,9 +94,22 @@ def _tasks(tasks: Iterable[TaskGrade]) -> Table:
         style = GOOD if task.solved else BAD if task.written else DIM
         tests = _share(sum(report.passed for report in task.reports), len(task.reports))
         points = _share(task.earned, task.points)
-        version = "refused" if task.refused else "yours" if task.written else "not written"
-        table.add_row(str(task.task), version, tests, points, _together(task), Text(task.goal), style=style)
+        goal = Text(task.goal, no_wrap=True, overflow="ellipsis")
+        table.add_row(str(task.task), _state(task), tests, points, _together(task), goal, style=style)
     return table
+
+
+def _state(task: TaskGrade) -> str:
+    if task.refused:
+        return "refused"
+    return "solved" if task.solved else "written" if task.written else "not written"
+
+
+def _notes(tasks: Iterable[TaskGrade]) -> Iterator[Line]:
+    """What the table's columns mean."""
+    yield Line("A task earns its points when all of its tests pass.", DIM)
+    if any(task.integration for task in tasks):
+        yield Line("together: the same tests with all of your tasks; one unsolved may spoil others.", DIM)
 
 
 def _together(task: TaskGrade) -> str:
@@ -86,15 +118,19 @@ def _together(task: TaskGrade) -> str:
     return "passes" if task.integrates else "fails"
 
 
-def task_lines(task: TaskGrade) -> Iterator[Line]:
-    """What a student should know of a task: why it was refused, failed tests, prints, and trouble with other tasks."""
+def task_lines(task: TaskGrade, others_are_wrong: bool = False) -> Iterator[Line]:
+    """What a student should know of a task: why it was refused, failed tests, prints, and trouble with other tasks.
+
+    Trouble with others that are wrong themselves says nothing yet.
+    """
     if task.refused:
         yield Line(f"It could not run: {task.refused}", BAD)
     elif not task.written:
         yield Line(f"Not written yet. Tests that wait for it: {len(task.reports)}", DIM)
     else:
         yield from _reports(task.reports)
-        yield from _apart(task)
+        if not others_are_wrong:
+            yield from _apart(task)
 
 
 def _apart(task: TaskGrade) -> Iterator[Line]:
@@ -107,31 +143,56 @@ def _apart(task: TaskGrade) -> Iterator[Line]:
 
 
 def _reports(reports: Sequence[TestReport]) -> Iterator[Line]:
-    """Failed tests, those that failed alike together; and what was printed in others."""
+    """Failed tests, those that failed alike together, the most telling first; and what was printed in others."""
     failed: dict[tuple[object, ...], list[TestReport]] = {}
-    for report in reports:
+    for report in sorted(reports, key=lambda report: report.outcome in _LAST):
         if not report.passed:
-            failed.setdefault((report.outcome, report.message, report.misconception), []).append(report)
+            failed.setdefault(_manner(report), []).append(report)
     for alike in failed.values():
-        yield from _failure(alike)
+        yield from _failure(*alike)
     for report in reports:
         if report.passed and report.printed:
             yield Line(f"passed: {report.name}", GOOD)
             yield from _printed(report, PRINTED_IF_PASSED)
 
 
-def _failure(alike: Sequence[TestReport]) -> Iterator[Line]:
-    """One failure, with the names of all the tests that met it."""
-    first = alike[0]
-    for report in alike:
-        yield Line(f"{report.outcome.value}: {report.name}", BAD)
+def _manner(report: TestReport) -> tuple[object, ...]:
+    """Equal for tests that failed alike: of one misconception, by an exception from one place, or of one function."""
+    if report.misconception:
+        return (report.misconception,)
+    if report.outcome is Outcome.RAISED:
+        places = [line for line in report.message.splitlines() if line.startswith("  ")]
+        return (report.outcome, report.failure, *places)
+    if report.outcome in _LAST:
+        return (report.outcome,)
+    return (report.outcome, report.test.partition("[")[0])
+
+
+def _failure(first: TestReport, *others: TestReport) -> Iterator[Line]:
+    """One test that failed, and the names of those that failed alike."""
+    yield from _wrapped(f"{first.outcome.value}: {first.name}", "", BAD)
     if first.misconception:
-        yield from (Line(f"    {line}", "bold") for line in first.misconception.why.splitlines())
-        yield Line(f"    Read section {first.misconception.section} again.", "bold")
-    if first.outcome is not Outcome.NOT_WRITTEN:
-        yield from (Line(f"    {line}") for line in first.message.splitlines())
-    for report in alike:
-        yield from _printed(report)
+        known = first.misconception
+        yield from _wrapped(f"{known.why.strip()} Read section {known.section} again.", "    ", "bold")
+    yield from (Line(f"    {line}") for line in first.message.splitlines())
+    yield from _printed(next((report for report in (first, *others) if report.printed), first))
+    for report in others[:MOST_OTHERS]:
+        yield from _wrapped(_also(report, first), "    ", BAD)
+    if len(others) > MOST_OTHERS:
+        yield Line(f"    and {_count(len(others) - MOST_OTHERS, 'more test')}", BAD)
+
+
+def _also(report: TestReport, first: TestReport) -> str:
+    """A test that failed as the first did, with the first line of its message where that is another one."""
+    outcome = "" if report.outcome is first.outcome else f"{report.outcome.value}: "
+    line = "" if report.outcome in _LAST or report.message == first.message else report.message.partition("\n")[0]
+    return f"also {outcome}{report.name}" + (f": {line}" if line else "")
+
+
+def _wrapped(text: str, indent: str, style: str) -> Iterator[Line]:
+    """A sentence in lines, of which all but the first are indented deeper."""
+    lines = textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
+    yield from (Line(line, style) for line in lines)
 
 
 def _printed(report: TestReport, most: int | None = None) -> Iterator[Line]:
