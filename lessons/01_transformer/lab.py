@@ -6,6 +6,9 @@ Replace each `raise NotImplementedError` by your code, and grade it:
     make hint L=1 T=2       the next hint for a task
     make peek L=1 T=2       what sets yours apart from the reference
 
+or, without make, `minillm lab run 1 --task 2`, `minillm lab hint 1 2` and `minillm lab peek 1 2`.
+A task earns its points when all of its tests pass.
+
 Signatures and decorators stay as they are. Imports, constants, functions and methods may be added, by new names.
 """
 
@@ -94,7 +97,8 @@ class FeedForward:
     #         self.gate_up = Linear(config.hidden_size, 2 * config.intermediate_size)
     #         self.down = Linear(config.intermediate_size, config.hidden_size)
 
-    # Task 5, 1 of 2: 15 points, about 12 minutes, section 1.7 Think: SwiGLU and the residual stream
+    # Task 5: 15 points, about 12 minutes, section 1.7 Think: SwiGLU and the residual stream, for 2 functions together.
+    #         The first:
     def forward(self, x: Tensor) -> Tensor:
         """x ``[tokens, hidden]`` to ``[tokens, hidden]``."""
         raise NotImplementedError(
@@ -116,7 +120,7 @@ class DecoderLayer:
     #         self.feed_forward_norm = RMSNorm(config.hidden_size, config.norm_eps)
     #         self.feed_forward = FeedForward(config)
 
-    # Task 5, 2 of 2: 15 points, about 12 minutes, section 1.7 Think: SwiGLU and the residual stream
+    # Task 5, function 2 of 2
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, layer: int, attend: Attend) -> Tensor:
         """x ``[tokens, hidden]`` to ``[tokens, hidden]``."""
         raise NotImplementedError(
@@ -204,7 +208,7 @@ class DecoderLayer:
 #     logits: Tensor
 
 
-# Task 6, 1 of 2: 25 points, about 15 minutes, section 1.8 Generate: the oracle
+# Task 6: 25 points, about 15 minutes, section 1.8 Generate: the oracle, for 2 functions together. The first:
 @torch.inference_mode()
 def next_logits(model: Transformer, token_ids: list[int]) -> Tensor:
     """The model's logits after these tokens, ``[vocab]``, with nothing cached.
@@ -214,7 +218,7 @@ def next_logits(model: Transformer, token_ids: list[int]) -> Tensor:
     raise NotImplementedError("lesson 1, task 6: generate token by token, recomputing everything each time: the oracle")
 
 
-# Task 6, 2 of 2: 25 points, about 15 minutes, section 1.8 Generate: the oracle
+# Task 6, function 2 of 2
 def generate(
     model: Transformer,
     prompt_token_ids: list[int],

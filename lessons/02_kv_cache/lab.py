@@ -6,6 +6,9 @@ Replace each `raise NotImplementedError` by your code, and grade it:
     make hint L=2 T=2       the next hint for a task
     make peek L=2 T=2       what sets yours apart from the reference
 
+or, without make, `minillm lab run 2 --task 2`, `minillm lab hint 2 2` and `minillm lab peek 2 2`.
+A task earns its points when all of its tests pass.
+
 Signatures and decorators stay as they are. Imports, constants, functions and methods may be added, by new names.
 """
 
@@ -30,7 +33,7 @@ from minillm.cache.rectangle import PAD_TOKEN, left_padding
 #     context: int
 
 
-# Task 1, 1 of 2: 25 points, about 15 minutes, section 2.3 Store: append to the rows
+# Task 1: 25 points, about 15 minutes, section 2.3 Store: append to the rows, for 2 functions together. The first:
 def by_row(x: Tensor, shape: Rectangle) -> Tensor:
     """Flat tokens in rows, heads first: ``[rows * width, heads, head_dim]`` to ``[rows, heads, width, head_dim]``.
 
@@ -130,7 +133,7 @@ class RectangleCache:
     #         self.k, self.v = (torch.full(shape, fill, dtype=dtype) for _ in "kv")
     #         self.scale = config.head_dim**-0.5
 
-    # Task 1, 2 of 2: 25 points, about 15 minutes, section 2.3 Store: append to the rows
+    # Task 1, function 2 of 2
     def store(self, shape: Rectangle, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Write this pass's keys and values into the last ``width`` columns of the context; return the whole context.
 

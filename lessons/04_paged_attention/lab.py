@@ -6,6 +6,9 @@ Replace each `raise NotImplementedError` by your code, and grade it:
     make hint L=4 T=2       the next hint for a task
     make peek L=4 T=2       what sets yours apart from the reference
 
+or, without make, `minillm lab run 4 --task 2`, `minillm lab hint 4 2` and `minillm lab peek 4 2`.
+A task earns its points when all of its tests pass.
+
 Signatures and decorators stay as they are. Imports, constants, functions and methods may be added, by new names.
 """
 
@@ -58,28 +61,28 @@ class BlockManager:
     #     def blocks_to_append(self, table: BlockTable, start: int, end: int) -> int:
     #         """Free blocks that ``append`` would take."""
 
-    # Task 1, 1 of 2: 10 points, about 10 minutes, section 4.3 Allocating
+    # Task 1: 10 points, about 10 minutes, section 4.3 Allocating, for 2 functions together. The first:
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold ``num_tokens`` tokens."""
         raise NotImplementedError(
             "lesson 4, task 1: count the blocks that tokens need, and allocate a new table, all of it or nothing"
         )
 
-    # Task 1, 2 of 2: 10 points, about 10 minutes, section 4.3 Allocating
+    # Task 1, function 2 of 2
     def allocate(self, num_tokens: int) -> BlockTable:
         """A new table with room for ``num_tokens`` tokens, of which it takes all or, raising OutOfBlocks, none."""
         raise NotImplementedError(
             "lesson 4, task 1: count the blocks that tokens need, and allocate a new table, all of it or nothing"
         )
 
-    # Task 2, 2 of 3: 15 points, about 15 minutes, section 4.4 Sharing blocks
+    # Task 2: 15 points, about 15 minutes, section 4.4 Sharing blocks, for 3 functions together. The first:
     def fork(self, table: BlockTable) -> BlockTable:
         """A table that shares every block."""
         raise NotImplementedError(
             "lesson 4, task 2: share a table's blocks with a fork, and free a block only when its last owner leaves"
         )
 
-    # Task 2, 3 of 3: 15 points, about 15 minutes, section 4.4 Sharing blocks
+    # Task 2, function 2 of 3
     def free(self, table: BlockTable) -> None:
         """Give a table's blocks up, and empty it."""
         raise NotImplementedError(
@@ -115,7 +118,7 @@ class BlockPool:
     #         self._free = list(reversed(range(num_blocks)))
     #         self._references = [0] * num_blocks
 
-    # Task 2, 1 of 3: 15 points, about 15 minutes, section 4.4 Sharing blocks
+    # Task 2, function 3 of 3
     def release(self, block: int) -> None:
         """One owner less; the last one to leave frees the block. Raises ValueError for a free one."""
         raise NotImplementedError(
@@ -160,14 +163,15 @@ class PagedCache:
     #             _pages((config.num_layers, memory.swap_blocks, *block), fill, dtype) for _ in "kv"
     #         )
 
-    # Task 5, 1 of 3: 20 points, about 25 minutes, section 4.7 Attention over gathered pages
+    # Task 5: 20 points, about 25 minutes, section 4.7 Attention over gathered pages, for 3 functions together. The
+    #         first:
     def store(self, layer: int, k: Tensor, v: Tensor, slots: Ints) -> None:
         """Write keys and values ``[tokens, kv_heads, head_dim]`` to their slots ``[tokens]``."""
         raise NotImplementedError(
             "lesson 4, task 5: store keys and values in their slots, gather a sequence's pages, and attend to them"
         )
 
-    # Task 5, 2 of 3: 20 points, about 25 minutes, section 4.7 Attention over gathered pages
+    # Task 5, function 2 of 3
     def gather(self, layer: int, table: Ints, length: int) -> tuple[Tensor, Tensor]:
         """The keys and values of a sequence's first ``length`` tokens, ``[length, kv_heads, head_dim]`` each, in order.
 
@@ -177,7 +181,7 @@ class PagedCache:
             "lesson 4, task 5: store keys and values in their slots, gather a sequence's pages, and attend to them"
         )
 
-    # Task 5, 3 of 3: 20 points, about 25 minutes, section 4.7 Attention over gathered pages
+    # Task 5, function 3 of 3
     def attend(self, layout: PageLayout) -> Attend:
         """Attention for one ragged batch: store this pass's keys and values, then gather each sequence's pages.
 
@@ -195,7 +199,7 @@ class PagedCache:
 #     """``e^x`` for x <= 0, to half a unit in the last place of 1, by arithmetic that becomes vector instructions."""
 
 
-# Task 6, 1 of 2: 25 points, about 25 minutes, section 4.8 The online softmax
+# Task 6: 25 points, about 25 minutes, section 4.8 The online softmax, for 2 functions together. The first:
 @compiled
 def rescale(scores: Floats, visible: Ints, new_maximum: Floats, maximum: Floats, total: Floats, summed: Floats) -> None:
     """Turn a tile's scores into ``exp(score - new_maximum)``, and bring what earlier tiles left to the new maximum.
@@ -209,7 +213,7 @@ def rescale(scores: Floats, visible: Ints, new_maximum: Floats, maximum: Floats,
     )
 
 
-# Task 6, 2 of 2: 25 points, about 25 minutes, section 4.8 The online softmax
+# Task 6, function 2 of 2
 @compiled
 def combine(partial: Floats, log_sums: Floats, out: Floats) -> None:
     """Average the parts ``[parts, tokens, heads, head_dim]`` of each row, weighted by their sums of exponentials.

@@ -6,6 +6,9 @@ Replace each `raise NotImplementedError` by your code, and grade it:
     make hint L=5 T=2       the next hint for a task
     make peek L=5 T=2       what sets yours apart from the reference
 
+or, without make, `minillm lab run 5 --task 2`, `minillm lab hint 5 2` and `minillm lab peek 5 2`.
+A task earns its points when all of its tests pass.
+
 Signatures and decorators stay as they are. Imports, constants, functions and methods may be added, by new names.
 """
 
@@ -30,12 +33,12 @@ class Single:
     #     def __init__(self, columns: int, max_samples: int = 1) -> None:
     #         super().__init__(max_samples, columns)
 
-    # Task 1, 1 of 2: 10 points, about 10 minutes, section 5.2 One request at a time
+    # Task 1: 10 points, about 10 minutes, section 5.2 One request at a time, for 2 functions together. The first:
     def form(self, now: float) -> list[Sequence]:
         """The oldest request's samples."""
         raise NotImplementedError("lesson 5, task 1: one request at a time, whose tokens are delivered as they come")
 
-    # Task 1, 2 of 2: 10 points, about 10 minutes, section 5.2 One request at a time
+    # Task 1, function 2 of 2
     def settle(self, batch: Batch, outcomes: Iterable[Outcome], now: float) -> list[Sequence]:
         """Deliver each token at once."""
         raise NotImplementedError("lesson 5, task 1: one request at a time, whose tokens are delivered as they come")
@@ -90,14 +93,14 @@ class RunToCompletion:
     #     def close(self) -> list[Sequence]:
     #         """Empty the rows."""
 
-    # Task 2, 1 of 2: 15 points, about 15 minutes, section 5.3 Forming a batch
+    # Task 2: 15 points, about 15 minutes, section 5.3 Forming a batch, for 2 functions together. The first:
     def fits(self, sequences: list[Sequence]) -> bool:
         """Whether these sequences can share one rectangle."""
         raise NotImplementedError(
             "lesson 5, task 2: form a batch: as many waiting requests as share a rectangle, in the order of arrival"
         )
 
-    # Task 3, 1 of 2: 20 points, about 20 minutes, section 5.4 The rectangle
+    # Task 3: 20 points, about 20 minutes, section 5.4 The rectangle, for 2 functions together. The first:
     def places(self, sequences: list[Sequence]) -> list[Any]:
         """The memory of each sequence of a batch: a row, padded on the left to the longest prompt."""
         raise NotImplementedError(
@@ -105,7 +108,7 @@ class RunToCompletion:
             "finished rows"
         )
 
-    # Task 3, 2 of 2: 20 points, about 20 minutes, section 5.4 The rectangle
+    # Task 3, function 2 of 2
     def plan(self) -> Batch:
         """One rectangular pass over all rows, live and finished."""
         raise NotImplementedError(
@@ -120,7 +123,7 @@ class RunToCompletion:
             "lesson 5, task 4: the next pass of the running batch, or the first of a new one; nobody joins in between"
         )
 
-    # Task 5, 1 of 2: 15 points, about 15 minutes, section 5.6 When a batch ends
+    # Task 5: 15 points, about 15 minutes, section 5.6 When a batch ends, for 2 functions together. The first:
     @property
     def complete(self) -> bool:
         """Whether the running batch may leave."""
@@ -128,7 +131,7 @@ class RunToCompletion:
             "lesson 5, task 5: account for a pass; when the longest answer has ended, deliver everything and leave"
         )
 
-    # Task 5, 2 of 2: 15 points, about 15 minutes, section 5.6 When a batch ends
+    # Task 5, function 2 of 2
     def settle(self, batch: Batch, outcomes: Iterable[Outcome], now: float) -> list[Sequence]:
         """Deliver nothing until the batch is complete, then all of it; a batch that is abandoned leaves at once."""
         raise NotImplementedError(
@@ -146,7 +149,7 @@ class Static:
     #         super().__init__(max_batch_size, columns)
     #         self.waiting: deque[list[Sequence]] = deque()
 
-    # Task 2, 2 of 2: 15 points, about 15 minutes, section 5.3 Forming a batch
+    # Task 2, function 2 of 2
     def form(self, now: float) -> list[Sequence]:
         """As many waiting sequences as share a rectangle."""
         raise NotImplementedError(

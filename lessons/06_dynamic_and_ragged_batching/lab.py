@@ -6,6 +6,9 @@ Replace each `raise NotImplementedError` by your code, and grade it:
     make hint L=6 T=2       the next hint for a task
     make peek L=6 T=2       what sets yours apart from the reference
 
+or, without make, `minillm lab run 6 --task 2`, `minillm lab hint 6 2` and `minillm lab peek 6 2`.
+A task earns its points when all of its tests pass.
+
 Signatures and decorators stay as they are. Imports, constants, functions and methods may be added, by new names.
 """
 
@@ -88,7 +91,7 @@ class QueuePolicy:
     #     timeout_action: Literal["reject", "delay"] = "reject"
     #     allow_timeout_override: bool = False
 
-    # Task 1, 1 of 3: 15 points, about 20 minutes, section 6.3 The queue
+    # Task 1: 15 points, about 20 minutes, section 6.3 The queue, for 3 functions together. The first:
     def deadline(self, request: Request, now: float) -> float:
         """The last moment at which a request that is queued now has not expired; infinite for none.
 
@@ -120,11 +123,11 @@ class PriorityQueue:
     #         self._deadlines: list[tuple[float, int, Level, Waiting]] = []
     #         self._pushed = 0
 
-    # Task 1, 2 of 3: 15 points, about 20 minutes, section 6.3 The queue
+    # Task 1, function 2 of 3
     def __iter__(self) -> Iterator[Waiting]:
         raise NotImplementedError("lesson 6, task 1: serve the queue by urgency, and let requests expire")
 
-    # Task 1, 3 of 3: 15 points, about 20 minutes, section 6.3 The queue
+    # Task 1, function 3 of 3
     def expire(self, now: float) -> list[Waiting]:
         """Delay or take out every request whose deadline has passed, as its level's ``timeout_action`` says.
 
@@ -201,7 +204,7 @@ class Dynamic:
         """
         raise NotImplementedError("lesson 6, task 2: find who could share the next batch, and the best size among them")
 
-    # Task 3, 1 of 2: 25 points, about 25 minutes, section 6.5 When a batch starts
+    # Task 3: 25 points, about 25 minutes, section 6.5 When a batch starts, for 2 functions together. The first:
     def choose(self, candidates: Candidates, now: float) -> list[Waiting]:
         """The best preferred size, unless someone is late; everyone, if nothing is gained by waiting; else nobody.
 
@@ -211,7 +214,7 @@ class Dynamic:
             "lesson 6, task 3: decide whether a batch starts now, with whom, and when to ask again"
         )
 
-    # Task 3, 2 of 2: 25 points, about 25 minutes, section 6.5 When a batch starts
+    # Task 3, function 2 of 2
     def wake_at(self, now: float) -> float | None:
         """When to ask again though nothing arrives or completes, or None for never: the earlier of two moments.
 
@@ -229,7 +232,7 @@ class Dynamic:
 #     """The values in a buffer of so many entries, or just as many as there are values."""
 
 
-# Task 4, 1 of 6: 20 points, about 20 minutes, section 6.7 Ragged inputs and their offsets
+# Task 4: 20 points, about 20 minutes, section 6.7 Ragged inputs and their offsets, for 6 functions together. The first:
 def element_count(shapes: Shapes, entries: int | None = None) -> Counts:
     """BATCH_ELEMENT_COUNT ``[requests]``: how many elements each request has.
 
@@ -238,7 +241,7 @@ def element_count(shapes: Shapes, entries: int | None = None) -> Counts:
     raise NotImplementedError("lesson 6, task 4: describe a ragged batch by the six kinds of batch_input")
 
 
-# Task 4, 2 of 6: 20 points, about 20 minutes, section 6.7 Ragged inputs and their offsets
+# Task 4, function 2 of 6
 def accumulated_element_count(shapes: Shapes, entries: int | None = None) -> Counts:
     """BATCH_ACCUMULATED_ELEMENT_COUNT ``[requests]``: where each request's elements end in the flat buffer.
 
@@ -247,7 +250,7 @@ def accumulated_element_count(shapes: Shapes, entries: int | None = None) -> Cou
     raise NotImplementedError("lesson 6, task 4: describe a ragged batch by the six kinds of batch_input")
 
 
-# Task 4, 3 of 6: 20 points, about 20 minutes, section 6.7 Ragged inputs and their offsets
+# Task 4, function 3 of 6
 def accumulated_element_count_with_zero(shapes: Shapes, entries: int | None = None) -> Counts:
     """BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO ``[requests + 1]``: request i owns ``[result[i], result[i + 1])``.
 
@@ -256,13 +259,13 @@ def accumulated_element_count_with_zero(shapes: Shapes, entries: int | None = No
     raise NotImplementedError("lesson 6, task 4: describe a ragged batch by the six kinds of batch_input")
 
 
-# Task 4, 4 of 6: 20 points, about 20 minutes, section 6.7 Ragged inputs and their offsets
+# Task 4, function 4 of 6
 def max_element_count_as_shape(shapes: Shapes) -> Counts:
     """BATCH_MAX_ELEMENT_COUNT_AS_SHAPE ``[largest count]``: the shape is the message, the contents are undefined."""
     raise NotImplementedError("lesson 6, task 4: describe a ragged batch by the six kinds of batch_input")
 
 
-# Task 4, 5 of 6: 20 points, about 20 minutes, section 6.7 Ragged inputs and their offsets
+# Task 4, function 5 of 6
 def item_shape(shapes: Shapes) -> Counts:
     """BATCH_ITEM_SHAPE ``[items, rank - 1]``: the shape of each item of each request, without the batch dimension.
 
@@ -271,7 +274,7 @@ def item_shape(shapes: Shapes) -> Counts:
     raise NotImplementedError("lesson 6, task 4: describe a ragged batch by the six kinds of batch_input")
 
 
-# Task 4, 6 of 6: 20 points, about 20 minutes, section 6.7 Ragged inputs and their offsets
+# Task 4, function 6 of 6
 def item_shape_flatten(shapes: Shapes) -> Counts:
     """BATCH_ITEM_SHAPE_FLATTEN ``[items * (rank - 1)]``: the same in one row."""
     raise NotImplementedError("lesson 6, task 4: describe a ragged batch by the six kinds of batch_input")
@@ -341,17 +344,17 @@ class Ragged:
     # class Ragged(Dynamic):
     #     ...
 
-    # Task 5, 1 of 3: 15 points, about 15 minutes, section 6.8 A batch without padding
+    # Task 5: 15 points, about 15 minutes, section 6.8 A batch without padding, for 3 functions together. The first:
     def fits(self, sequences: list[Sequence]) -> bool:
         """Rows do not share their columns: only their number counts."""
         raise NotImplementedError("lesson 6, task 5: make the dynamic batch ragged")
 
-    # Task 5, 2 of 3: 15 points, about 15 minutes, section 6.8 A batch without padding
+    # Task 5, function 2 of 3
     def places(self, sequences: list[Sequence]) -> list[Any]:
         """A block table for each sequence, a list of the one block that it has: 0, 1, ... in their order."""
         raise NotImplementedError("lesson 6, task 5: make the dynamic batch ragged")
 
-    # Task 5, 3 of 3: 15 points, about 15 minutes, section 6.8 A batch without padding
+    # Task 5, function 3 of 3
     def plan(self) -> Batch:
         """One pass over the tokens that the cache lacks of those in ``rows`` that have not finished."""
         raise NotImplementedError("lesson 6, task 5: make the dynamic batch ragged")

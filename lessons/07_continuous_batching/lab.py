@@ -6,6 +6,9 @@ Replace each `raise NotImplementedError` by your code, and grade it:
     make hint L=7 T=2       the next hint for a task
     make peek L=7 T=2       what sets yours apart from the reference
 
+or, without make, `minillm lab run 7 --task 2`, `minillm lab hint 7 2` and `minillm lab peek 7 2`.
+A task earns its points when all of its tests pass.
+
 Signatures and decorators stay as they are. Imports, constants, functions and methods may be added, by new names.
 """
 
@@ -58,25 +61,25 @@ from minillm.sequence import Sequence, Status
 #     logprobs: int | None = None
 
 
-# Task 1, 1 of 4: 10 points, about 15 minutes, section 7.4 How much to reserve
+# Task 1: 10 points, about 15 minutes, section 7.4 How much to reserve, for 4 functions together. The first:
 def reserve_exact(request: Request) -> int:
     """Prompt and ``max_tokens``: Algorithm 1's ``max_tokens``."""
     raise NotImplementedError("lesson 7, task 1: say how many slots each kind of reservation sets aside")
 
 
-# Task 1, 2 of 4: 10 points, about 15 minutes, section 7.4 How much to reserve
+# Task 1, function 2 of 4
 def reserve_max(max_context: int) -> Reservation:
     """The model's whole context for everyone: Orca (Max) of Kwon et al., SOSP 2023, section 6.1."""
     raise NotImplementedError("lesson 7, task 1: say how many slots each kind of reservation sets aside")
 
 
-# Task 1, 3 of 4: 10 points, about 15 minutes, section 7.4 How much to reserve
+# Task 1, function 3 of 4
 def reserve_pow2(request: Request) -> int:
     """The true output rounded up to a power of two: Orca (Pow2) of Kwon et al., SOSP 2023, section 6.1."""
     raise NotImplementedError("lesson 7, task 1: say how many slots each kind of reservation sets aside")
 
 
-# Task 1, 4 of 4: 10 points, about 15 minutes, section 7.4 How much to reserve
+# Task 1, function 4 of 4
 def reserve_oracle(request: Request) -> int:
     """The true output length, which no server can know: Orca (Oracle) of Kwon et al., SOSP 2023, section 6.1."""
     raise NotImplementedError("lesson 7, task 1: say how many slots each kind of reservation sets aside")
@@ -178,7 +181,7 @@ class Orca:
         """Select of Algorithm 1: the oldest sequences not in flight, stopping at the first that cannot be reserved."""
         raise NotImplementedError("lesson 7, task 3: select the sequences of the next pass: Algorithm 1's Select")
 
-    # Task 4, 1 of 3: 25 points, about 20 minutes, section 7.6 Who leaves, and when
+    # Task 4: 25 points, about 20 minutes, section 7.6 Who leaves, and when, for 3 functions together. The first:
     def settle(self, batch: Batch, outcomes: Iterable[Outcome], now: float) -> list[Sequence]:
         """Count what is cached of each sequence (``advance``), and drop those that finished.
 
@@ -186,12 +189,12 @@ class Orca:
         """
         raise NotImplementedError("lesson 7, task 4: settle a pass, and let sequences leave with all that they held")
 
-    # Task 4, 2 of 3: 25 points, about 20 minutes, section 7.6 Who leaves, and when
+    # Task 4, function 2 of 3
     def drop(self, sequence: Sequence) -> None:
         """Take a sequence out of ``running``, and give all of its slots back."""
         raise NotImplementedError("lesson 7, task 4: settle a pass, and let sequences leave with all that they held")
 
-    # Task 4, 3 of 3: 25 points, about 20 minutes, section 7.6 Who leaves, and when
+    # Task 4, function 3 of 3
     def abort(self, request_id: str, now: float) -> None:
         """Take the request's sequences off the queue, and drop those that run and are not in flight.
 

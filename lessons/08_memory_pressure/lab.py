@@ -6,6 +6,9 @@ Replace each `raise NotImplementedError` by your code, and grade it:
     make hint L=8 T=2       the next hint for a task
     make peek L=8 T=2       what sets yours apart from the reference
 
+or, without make, `minillm lab run 8 --task 2`, `minillm lab hint 8 2` and `minillm lab peek 8 2`.
+A task earns its points when all of its tests pass.
+
 Signatures and decorators stay as they are. Imports, constants, functions and methods may be added, by new names.
 """
 
@@ -211,7 +214,7 @@ class VLLM:
             "lesson 8, task 1: the three phases of a scheduling step: prompts, else decodes, then swap in"
         )
 
-    # Task 2, 1 of 2: 20 points, about 25 minutes, section 8.4 Admission and the watermark
+    # Task 2: 20 points, about 25 minutes, section 8.4 Admission and the watermark, for 2 functions together. The first:
     def _admit_prompts(self, plan: Plan) -> None:
         """Let groups of ``waiting`` run, first come, first served, until one does not fit.
 
@@ -222,7 +225,7 @@ class VLLM:
             "lesson 8, task 2: admit prompts in order of arrival, as far as blocks, watermark and limits go"
         )
 
-    # Task 2, 2 of 2: 20 points, about 25 minutes, section 8.4 Admission and the watermark
+    # Task 2, function 2 of 2
     def _fits(self, lengths: list[int]) -> bool:
         """Whether the last of a pass's prompts, given their lengths in tokens, can be added to those before it.
 
@@ -233,7 +236,8 @@ class VLLM:
             "lesson 8, task 2: admit prompts in order of arrival, as far as blocks, watermark and limits go"
         )
 
-    # Task 3, 1 of 2: 20 points, about 25 minutes, section 8.5 A decode step, and who must go
+    # Task 3: 20 points, about 25 minutes, section 8.5 A decode step, and who must go, for 2 functions together. The
+    #         first:
     def _decode(self, plan: Plan) -> None:
         """A token for each group that is not in flight, oldest first.
 
@@ -244,14 +248,14 @@ class VLLM:
             "lesson 8, task 3: one token for everybody who runs; whoever lacks a block takes it from the latest arrival"
         )
 
-    # Task 3, 2 of 2: 20 points, about 25 minutes, section 8.5 A decode step, and who must go
+    # Task 3, function 2 of 2
     def _append_token(self, group: Group, plan: Plan) -> None:
         """Make room for the newest token of each sequence, copying a last block that is shared, and plan its span."""
         raise NotImplementedError(
             "lesson 8, task 3: one token for everybody who runs; whoever lacks a block takes it from the latest arrival"
         )
 
-    # Task 4, 1 of 2: 20 points, about 20 minutes, section 8.6 Preemption by recomputation
+    # Task 4: 20 points, about 20 minutes, section 8.6 Preemption by recomputation, for 2 functions together. The first:
     def _preempt(self, group: Group, plan: Plan) -> None:
         """Take a group out of ``running``: one unfinished sequence is recomputed later, several are swapped out.
 
@@ -262,7 +266,7 @@ class VLLM:
             "lesson 8, task 4: choose between recomputation and swapping, and let a sequence wait to be recomputed"
         )
 
-    # Task 4, 2 of 2: 20 points, about 20 minutes, section 8.6 Preemption by recomputation
+    # Task 4, function 2 of 2
     def _recompute_later(self, group: Group, plan: Plan) -> None:
         """Let the only sequence wait, in order of arrival, without its blocks: its tokens stay, to be computed anew.
 
@@ -272,7 +276,7 @@ class VLLM:
             "lesson 8, task 4: choose between recomputation and swapping, and let a sequence wait to be recomputed"
         )
 
-    # Task 5, 1 of 2: 15 points, about 20 minutes, section 8.7 Preemption by swapping
+    # Task 5: 15 points, about 20 minutes, section 8.7 Preemption by swapping, for 2 functions together. The first:
     def _swap_out(self, group: Group, plan: Plan) -> None:
         """Move all of a group's blocks to the host, shared ones once, and the group to ``swapped``.
 
@@ -283,7 +287,7 @@ class VLLM:
             "lesson 8, task 5: move a group's blocks to the host, and back when there is room to grow"
         )
 
-    # Task 5, 2 of 2: 15 points, about 20 minutes, section 8.7 Preemption by swapping
+    # Task 5, function 2 of 2
     def _swap_in(self, plan: Plan) -> None:
         """Bring groups back, in order of arrival, until one does not fit; each gets a token at once.
 
@@ -294,7 +298,7 @@ class VLLM:
             "lesson 8, task 5: move a group's blocks to the host, and back when there is room to grow"
         )
 
-    # Task 6, 1 of 2: 15 points, about 20 minutes, section 8.8 Samples that share blocks
+    # Task 6: 15 points, about 20 minutes, section 8.8 Samples that share blocks, for 2 functions together. The first:
     def settle(self, batch: Batch, outcomes: Iterable[Outcome], now: float) -> list[Sequence]:
         """Share the prompt's blocks with new branches, count what is cached (``advance``), and drop what finished.
 
@@ -306,7 +310,7 @@ class VLLM:
             "lesson 8, task 6: after a pass: fork the samples' block tables, and free those that finished"
         )
 
-    # Task 6, 2 of 2: 15 points, about 20 minutes, section 8.8 Samples that share blocks
+    # Task 6, function 2 of 2
     def _drop(self, sequence: Sequence, group: Group) -> None:
         """Take a sequence out, with its blocks, and its group when it was the last of it."""
         raise NotImplementedError(

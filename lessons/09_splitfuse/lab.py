@@ -6,6 +6,9 @@ Replace each `raise NotImplementedError` by your code, and grade it:
     make hint L=9 T=2       the next hint for a task
     make peek L=9 T=2       what sets yours apart from the reference
 
+or, without make, `minillm lab run 9 --task 2`, `minillm lab hint 9 2` and `minillm lab peek 9 2`.
+A task earns its points when all of its tests pass.
+
 Signatures and decorators stay as they are. Imports, constants, functions and methods may be added, by new names.
 """
 
@@ -178,7 +181,7 @@ class SplitFuse:
             "lesson 9, task 3: fill what is left of the token budget with prompts, and cut the last one"
         )
 
-    # Task 4, 1 of 2: 20 points, about 20 minutes, section 9.6 When nobody can run
+    # Task 4: 20 points, about 20 minutes, section 9.6 When nobody can run, for 2 functions together. The first:
     def schedule(self, now: float) -> Batch | None:
         """One fused pass: decodes, then prompts. If nobody can run and no pass is computing, a tick that resets one.
 
@@ -189,7 +192,7 @@ class SplitFuse:
             "lesson 9, task 4: one fused pass; and when nobody can run, the last who holds blocks starts anew"
         )
 
-    # Task 4, 2 of 2: 20 points, about 20 minutes, section 9.6 When nobody can run
+    # Task 4, function 2 of 2
     def _reset(self) -> Event:
         """Take all blocks from the last sequence that holds any, and requeue it at the prompts' tail, to start anew.
 

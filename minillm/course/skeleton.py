@@ -6,6 +6,7 @@ and what its functions use is imported; so the file is an overlay that fits befo
 
 import json
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,9 @@ Replace each `raise NotImplementedError` by your code, and grade it:
     make hint L={number} T=2       the next hint for a task
     make peek L={number} T=2       what sets yours apart from the reference
 
+or, without make, `minillm lab run {number} --task 2`, `minillm lab hint {number} 2` and `minillm lab peek {number} 2`.
+A task earns its points when all of its tests pass.
+
 Signatures and decorators stay as they are. Imports, constants, functions and methods may be added, by new names.
 \"\"\"
 """
@@ -41,10 +45,9 @@ Signatures and decorators stay as they are. Imports, constants, functions and me
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A function of the lab: the ``index``-th of its task's."""
+    """A function of the lab."""
 
     task: Task
-    index: int
     function: Function
 
     @property
@@ -66,8 +69,9 @@ def skeleton(lesson: Lesson) -> str:
 
 
 def _skeleton(lesson: Lesson) -> str:
-    parts = [_Part(task, index, each) for task in lesson.tasks for index, each in enumerate(task.functions, 1)]
+    parts = [_Part(task, each) for task in lesson.tasks for each in task.functions]
     owners = _owners(parts)
+    headings = _headings([part for members in owners.values() for part in members])
     modules = references([*(part.function for part in parts), *(each for task in lesson.tasks for each in task.given)])
     shown: set[Function] = {part.function for part in parts}
     body: list[cst.BaseCompoundStatement] = []
@@ -77,7 +81,7 @@ def _skeleton(lesson: Lesson) -> str:
         shown |= given.keys()
         own = [each for each in given if each.module == module and each.name.startswith(owner + ".")]
         above = given_above([each for each in given if each not in own], modules)
-        block = _block(lesson, members, own, modules[module])
+        block = _block(lesson, members, headings, own, modules[module])
         body.append(block.with_changes(leading_lines=_led(block, ["", *above] if body and above else above)))
     imports = render_imports(_imports(owners, modules), LINE_LENGTH)
     return _MODULE.format(number=lesson.number, title=lesson.title) + imports + cst.Module(body).code
@@ -98,11 +102,34 @@ def _owners(parts: Iterable[_Part]) -> dict[str, list[_Part]]:
     return owners
 
 
+def _headings(parts: Iterable[_Part]) -> dict[Function, str]:
+    """The line above each function. A task's points and minutes stand above its first one in the file."""
+    headings: dict[Function, str] = {}
+    begun: Counter[int] = Counter()
+    for part in parts:
+        task, count = part.task, len(part.task.functions)
+        begun[task.number] += 1
+        worth = f"Task {task.number}: {task.points} points, about {task.minutes} minutes, section {task.section}"
+        if count == 1:
+            headings[part.function] = f"# {worth}"
+        elif begun[task.number] == 1:
+            headings[part.function] = f"# {worth}, for {count} functions together. The first:"
+        else:
+            headings[part.function] = f"# Task {task.number}, function {begun[task.number]} of {count}"
+    return headings
+
+
 def _block(
-    lesson: Lesson, members: Sequence[_Part], given: Sequence[Function], reference: Reference
+    lesson: Lesson,
+    members: Sequence[_Part],
+    headings: Mapping[Function, str],
+    given: Sequence[Function],
+    reference: Reference,
 ) -> cst.FunctionDef | cst.ClassDef:
     """A function, or a class with its tasks in it under what is given of it."""
-    functions = [_blank(lesson, part, reference.function(part.function.name)) for part in members]
+    functions = [
+        _blank(lesson, part, headings[part.function], reference.function(part.function.name)) for part in members
+    ]
     definition = reference.definitions[members[0].owner]
     if isinstance(definition, cst.FunctionDef):
         return functions[0].with_changes(leading_lines=_led(functions[0], [""]))
@@ -114,12 +141,9 @@ def _block(
     return header.with_changes(bases=(), keywords=(), leading_lines=empty_lines(["", ""]), body=body)
 
 
-def _blank(lesson: Lesson, part: _Part, function: cst.FunctionDef) -> cst.FunctionDef:
-    """The function under a line about its task, its body replaced by the exception that every skeleton raises."""
-    task, position = part.task, f", {part.index} of {len(part.task.functions)}" if len(part.task.functions) > 1 else ""
-    heading = (
-        f"# Task {task.number}{position}: {task.points} points, about {task.minutes} minutes, section {task.section}"
-    )
+def _blank(lesson: Lesson, part: _Part, heading: str, function: cst.FunctionDef) -> cst.FunctionDef:
+    """The function under its heading, its body replaced by the exception that every skeleton raises."""
+    task = part.task
     indent = 8 if "." in part.function.name else 4
     error = _raise(f"lesson {lesson.number}, task {task.number}: {task.goal}", indent)
     return function.with_changes(
