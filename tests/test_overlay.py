@@ -305,6 +305,53 @@ def test_a_module_that_its_package_imports_is_overlaid(tmp_path):
     assert result(start(program, tmp_path, {"package.inner": ["rate"]})) == 2
 
 
+MODULES = {
+    "lower.py": "def rate():\n    return 1\n\n\nclass Base:\n    def name(self):\n        return 'base'\n",
+    "upper.py": (
+        "from lower import Base\n\n\nclass Child(Base):\n    def name(self):\n        return 'reference'\n\n"
+        "    def named(self, rate):\n        return rate\n"
+    ),
+}
+ONE_FILE = """
+class Child:
+    def name(self):
+        return f"{Base.name(self)} {rated()}"
+
+    def named(self, rate):
+        return rate
+
+
+class Base:
+    def name(self):
+        return "lab"
+
+
+def rated():
+    return rate() + 10
+
+
+def rate():
+    return 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("others", "name"), [({}, "lab 12"), ({"lower": ["Base.name"]}, "base 12"), ({"lower": ["rate"]}, "lab 11")]
+)
+def test_a_task_may_use_the_labs_tasks_of_other_modules(tmp_path, others, name):
+    for file, text in (MODULES | {"lab.py": ONE_FILE}).items():
+        (tmp_path / file).write_text(text)
+    left_out = others.get("lower", [])
+    tasks = {"upper": ["Child.name", "Child.named"], "lower": [t for t in ("Base.name", "rate") if t not in left_out]}
+    install = f"""
+from pathlib import Path
+from minillm.course.overlay import Overlay
+Overlay(Path({str(tmp_path)!r}, "lab.py"), {tasks!r}, {others!r}).install()
+"""
+    program = "import json, upper; print(json.dumps([upper.Child().name(), upper.Child().named(3)]))"
+    assert result(start(install + program, tmp_path, None)) == [name, 3]
+
+
 KERNELS = {
     "callee.py": "from numba import njit\n\n\n@njit(cache=True)\ndef step(x):\n    return x + 1\n",
     "caller.py": (

@@ -11,7 +11,7 @@ import copy
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from symtable import symtable
+from symtable import SymbolTable, symtable
 from types import CodeType
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -42,10 +42,11 @@ def splice(module: str, reference: Source, lab: Source, tasks: Tasks, others: Ta
     """Code objects that, executed in this order in one namespace, make the module with the lab's functions in it.
 
     ``tasks[module]`` are replaced. The lab's other imports and definitions join the module where these functions need
-    them, its other statements always; they stand before the first function that is replaced. The names of other
-    modules' tasks are left to those modules, and functions that ``others`` names are left out everywhere: they are the
-    lab's further tasks, which are not replaced this time. Raises OverlayError for a function that is missing or has
-    other parameters or decorators, and for a name that the module has already.
+    them, its other statements always; they stand before the first function that is replaced. The tasks of other modules
+    are left to those modules, and imported from there where the lab uses them, as if they stood in one file. Functions
+    that ``others`` names are left out everywhere: they are the lab's further tasks, which are not replaced this time.
+    Raises OverlayError for a function that is missing or has other parameters or decorators, and for a name that the
+    module has already.
     """
     no_helpers = {task for each in (tasks, others) for names in each.values() for task in names}
     ours, theirs = reference.parse(), lab.parse()
@@ -55,7 +56,10 @@ def splice(module: str, reference: Source, lab: Source, tasks: Tasks, others: Ta
         shifts |= dict.fromkeys(methods, 0)
     roots = [node for name, nodes in _functions(ours).items() if name in shifts for node in nodes]
     helpers = list(_helpers(theirs, {task.split(".")[0] for task in no_helpers}, lab.path))
-    joined = _joining(_needed(helpers, roots), ours, module, lab.path)
+    needed = _needed(helpers, roots)
+    missing = _looked_up([*roots, *needed]) - _bound([*ours.body, *needed])
+    borrowed = [_import(other, name) for name, other in _elsewhere(module, tasks, others).items() if name in missing]
+    joined = _joining([*borrowed, *needed], ours, module, lab.path)
 
     replaced = {task.split(".")[0] for task in tasks[module]}
     first = next(index for index, statement in enumerate(ours.body) if getattr(statement, "name", "") in replaced)
@@ -198,6 +202,34 @@ def _needed(helpers: Sequence[ast.stmt], roots: Iterable[ast.AST]) -> list[ast.s
         needed += fresh
         used |= _mentioned(fresh)
     return [node for node in helpers if node in needed]
+
+
+def _elsewhere(module: str, *tasks: Tasks) -> dict[str, str]:
+    """Functions and classes that the lab holds for other modules, and the module of each."""
+    return {
+        task.partition(".")[0]: other
+        for each in tasks
+        for other, names in each.items()
+        for task in names
+        if other != module
+    }
+
+
+def _import(module: str, name: str) -> ast.stmt:
+    return ast.fix_missing_locations(ast.ImportFrom(module, [ast.alias(name)], 0, lineno=1, col_offset=0))
+
+
+def _looked_up(nodes: Iterable[ast.stmt]) -> set[str]:
+    """Global names that the functions among these statements, and those inside of them, use."""
+    functions: list[ast.stmt] = [node for node in nodes if isinstance(node, Function | ast.ClassDef)]
+    table = symtable(ast.unparse(ast.Module(functions, [])), "", "exec")
+    return {name for child in table.get_children() for name in _globals(child)}
+
+
+def _globals(table: SymbolTable) -> Iterator[str]:
+    yield from (symbol.get_name() for symbol in table.get_symbols() if symbol.is_global())
+    for child in table.get_children():
+        yield from _globals(child)
 
 
 def _mentioned(nodes: Iterable[ast.AST]) -> set[str]:
