@@ -76,17 +76,19 @@ WRONG = {
     "a way around": ("def f(x):\n    return x.__globals__\n", "lab.py:2: a lab does not use __globals__;"),
     "no Python": ("def f(:\n", "lab.py:1: invalid syntax; correct this line first"),
     "no Python for the compiler": ("\ndef f():\n    break\n", "lab.py:3: 'break' outside loop; correct this"),
-    "a null byte": ("x = 1\0\n", "lab.py"),
+    "a null byte": ("x = 1\0\n", "lab.py is no Python text: source code string cannot contain null bytes; save it as"),
+    "too deep": (f"x = {'-' * 100_000}1\n", "lab.py is nested too deeply to be read; write it flatter"),
 }
 
 
 @pytest.mark.parametrize(("text", "message"), WRONG.values(), ids=WRONG)
 def test_anything_else_is_refused_in_one_sentence_with_the_line(tmp_path, text, message):
-    assert message in refused(tmp_path, text)
-    assert "\n" not in refused(tmp_path, text)
+    said = refused(tmp_path, text)
+    assert message in said
+    assert "\n" not in said
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path):
     (tmp_path / "lab.py").write_bytes(b"\xff\xfe")
-    with pytest.raises(Refused, match=r"lab\.py"):
+    with pytest.raises(Refused, match=r"lab\.py is no Python text: .*; save it as UTF-8"):
         screen(tmp_path / "lab.py")
