@@ -124,11 +124,16 @@ def take_screenshots(browser: Any, base: str, pages: list[str], folder: Path) ->
         context.close()
 
 
+def browser_path() -> str | None:
+    """Where the browser is, if there is one."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
 def missing() -> str | None:
     """What has to be there first, in a sentence."""
     if not (BOOK / "book" / "index.html").exists():
         return "there is no book yet; run `make book`"
-    if not any(map(shutil.which, BROWSERS)):
+    if browser_path() is None:
         return f"there is no browser; install Chromium (looked for {', '.join(BROWSERS)})"
     try:
         import playwright.sync_api  # noqa: F401
@@ -150,8 +155,7 @@ def main() -> int:
 
     pages = arguments.pages or sorted(file.relative_to(BOOK).as_posix() for file in BOOK.rglob("*.html"))
     with sync_playwright() as driver, over_http(BOOK) as address:
-        executable = next(path for path in map(shutil.which, BROWSERS) if path)
-        browser = driver.chromium.launch(executable_path=executable, args=FLAGS)
+        browser = driver.chromium.launch(executable_path=browser_path(), args=FLAGS)
         problems = [line for base in (BOOK.as_uri() + "/", address) for line in check(browser, base, pages)]
         if arguments.screenshots:
             arguments.screenshots.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ SYSTEMS = sorted(set((BOOK / "systems").glob("*.md")) - {BOOK / "systems" / "ind
 VENDORED = BOOK / "_static" / "vendor"
 
 
-def text(page: str) -> str:
+def text(page: str | Path) -> str:
     return (BOOK / page).read_text(encoding="utf-8")
 
 
@@ -36,7 +36,7 @@ def test_pages_ask_for_nothing_outside_of_the_book():
     """Scripts are vendored; other addresses may be linked to, never loaded."""
     pages = [*BOOK.glob("*.md"), *BOOK.glob("systems/*.md"), *BOOK.glob("extra/*"), *BOOK.glob("_static/*.*")]
     loading = re.compile(r"""(?:src=|url\(|@import|!\[[^]]*\]\()\s*["']?https?:""")
-    assert [page.name for page in pages if loading.search(page.read_text(encoding="utf-8"))] == []
+    assert [page.name for page in pages if loading.search(text(page))] == []
 
 
 def test_every_vendored_script_has_its_licence():
@@ -47,7 +47,7 @@ def test_every_vendored_script_has_its_licence():
 
 @pytest.mark.parametrize("page", SYSTEMS, ids=lambda page: page.stem)
 def test_a_system_has_facts_rules_our_source_and_what_differs(page):
-    sections = re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    sections = re.split(r"^## ", text(page), flags=re.MULTILINE)
     by_title = {section.partition("\n")[0]: section for section in sections[1:]}
     assert {"| policies |", "| sources |", "| lesson |"} <= set(
         re.findall(r"^\| \w+ \|", by_title["Facts"], re.MULTILINE)
@@ -61,7 +61,7 @@ def test_every_policy_belongs_to_one_system():
     named = [
         name
         for page in SYSTEMS
-        for row in re.findall(r"^\| policies \|(.*)\|$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        for row in re.findall(r"^\| policies \|(.*)\|$", text(page), re.MULTILINE)
         for name in re.findall(r"`([\w-]+)`", row)
     ]
     assert sorted(named) == sorted(POLICIES)
@@ -77,7 +77,7 @@ def test_included_sources_and_linked_pages_exist(page):
 def test_every_lesson_has_its_row_in_the_map_and_in_the_readme():
     rows = [int(number) for number in re.findall(r"^\| \{lesson\}`(\d+)`", text("map.md"), re.MULTILINE)]
     assert rows == [lesson.number for lesson in lessons()]
-    readme = (BOOK.parent / "README.md").read_text(encoding="utf-8")
+    readme = text(BOOK.parent / "README.md")
     assert [lesson.number for lesson in lessons() if f"(lessons/{lesson.folder.name}/lesson.ipynb)" not in readme] == []
 
 
@@ -96,7 +96,7 @@ def test_a_letter_of_the_notation_means_one_thing():
 
 def test_every_package_is_in_the_reference():
     """A package named in the reference brings all its modules; what prints and what only starts is not in it."""
-    named = set(re.findall(r"\b(?:minillm|kernels)[\w.]*", " ".join(map(text, map(str, BOOK.glob("reference/*.md"))))))
+    named = set(re.findall(r"\b(?:minillm|kernels)[\w.]*", " ".join(map(text, BOOK.glob("reference/*.md")))))
     root = BOOK.parent / "minillm"
     ours = {path.stem for path in root.iterdir() if (path.suffix == ".py" or (path / "__init__.py").exists())}
     assert ours - {name.partition(".")[2] for name in named} == {"__init__", "__main__", "commands", "cli"}

@@ -1,7 +1,6 @@
 """Which known wrong solution a student's failures are said to equal."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -70,4 +69,4 @@ def test_what_is_recorded_is_read_again(tmp_path):
     ]
     survivor = replace(reports[0], mutant="three", reports=(passed("a"),))
     record(lesson, [*reports, survivor])
-    assert read(Path(tmp_path)) == {**RECORDED, "three": {}}
+    assert read(tmp_path) == {**RECORDED, "three": {}}
