@@ -76,7 +76,7 @@ WRONG = {
     "a way around": ("def f(x):\n    return x.__globals__\n", "lab.py:2: a lab does not use __globals__;"),
     "no Python": ("def f(:\n", "lab.py:1: invalid syntax; correct this line first"),
     "no Python for the compiler": ("\ndef f():\n    break\n", "lab.py:3: 'break' outside loop; correct this"),
-    "a null byte": ("x = 1\0\n", "lab.py is no Python text: source code string cannot contain null bytes; save it as"),
+    "a null byte": ("x = 1\0\n", "lab.py is no Python text: it holds null bytes; save it as UTF-8"),
     "too deep": (f"x = {'-' * 100_000}1\n", "lab.py is nested too deeply to be read; write it flatter"),
 }
 

@@ -97,6 +97,8 @@ def screen(lab: Path) -> ast.Module:
     """The lab's syntax tree. Raises Refused for a file that is no Python or holds what no lab needs."""
     try:
         text = lab.read_text(encoding="utf-8")
+        if "\0" in text:
+            raise ValueError("it holds null bytes")  # the compiler would say so without a line
         compile(text, str(lab), "exec", dont_inherit=True)  # finds more errors than parsing does
         tree = ast.parse(text)
     except SyntaxError as error:
