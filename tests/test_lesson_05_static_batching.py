@@ -20,6 +20,7 @@ from minillm.sequence import Sequence
 def test_single_serves_one_request_after_the_other(check):
     steps = recorded(Single(columns=9), [request("A", 5, 3), request("B", 2, 2)])
     check("passes", trace(steps), ["A5", "A1", "A1", "B2", "B1"])
+    check("computed tokens", [step.computed_tokens for step in steps], [5, 1, 1, 2, 1], axes=("pass",))
 
 
 @pytest.mark.task(5, 1)
@@ -64,12 +65,30 @@ def test_a_batch_of_one_is_formed_when_only_one_waits(check):
 
 
 @pytest.mark.task(5, 2)
+def test_a_batch_has_as_many_sequences_as_there_are_rows_and_no_more(check):
+    sequences = [Sequence(request(name, 2, 1)) for name in "ABC"]
+    fit = [Static(2, columns=99).fits(sequences[:count]) for count in (1, 2, 3)]
+    check("whether 1, 2 and 3 sequences fit 2 rows", fit, [True, True, False])
+
+
+@pytest.mark.task(5, 2)
 def test_a_row_must_hold_the_longest_prompt_and_behind_it_the_longest_answer_of_anyone(check):
-    scheduler = Static(2, columns=12)
-    long_prompt, long_answer = Sequence(request("A", 8, 2)), Sequence(request("B", 2, 5))
-    check("each fits alone", [scheduler.fits([long_prompt]), scheduler.fits([long_answer])], [True, True])
-    check("both fit 12 columns together", scheduler.fits([long_prompt, long_answer]), False)
-    check("both fit 13 columns together", Static(2, columns=13).fits([long_prompt, long_answer]), True)
+    pair = [Sequence(request("A", 8, 2)), Sequence(request("B", 2, 5))]
+    alone = [Static(9, columns=12).fits([each]) for each in pair]
+    check("whether each fits 12 columns alone", alone, [True, True])
+    together = [Static(9, columns).fits(pair) for columns in (10, 11, 12, 13)]
+    check("whether both fit 10, 11, 12, 13 columns together", together, [False, False, False, True])
+
+
+@pytest.mark.task(5, 2)
+def test_a_batch_ends_where_the_rows_or_the_columns_do(check):
+    formed = []
+    for rows, columns in ((2, 99), (9, 12)):
+        scheduler = Static(rows, columns)
+        for each in (request("A", 8, 2), request("B", 6, 2), request("C", 2, 5)):
+            scheduler.add(each, 0.0)
+        formed.append([sequence.name for sequence in scheduler.form(0.0)])
+    check("batches of A, B and C on 2 rows, and on 12 columns", formed, [["A", "B"], ["A", "B"]])
 
 
 @pytest.mark.task(5, 2)
@@ -102,6 +121,18 @@ def test_every_row_is_computed_in_every_pass_finished_or_not(check):
     check("passes", trace(steps), ["A7 B3", "A1 B1", "A1 B1", "A1 B1", "A1 (B)", "A1 (B)"])
     check("computed tokens", [step.computed_tokens for step in steps], [14, 2, 2, 2, 2, 2], axes=("pass",))
     check("tokens that attention reads", [step.context_tokens for step in steps], [14, 16, 18, 20, 22, 24], ("pass",))
+
+
+@pytest.mark.task(5, 3)
+def test_the_rectangle_stays_as_long_when_its_longest_prompt_has_ended(check):
+    steps = recorded(Static(2, columns=13), [request("A", 7, 1), request("B", 3, 4)])
+    check("passes", trace(steps), ["A7 B3", "B1 (A)", "B1 (A)", "B1 (A)"])
+    check("tokens that attention reads", [step.context_tokens for step in steps], [14, 16, 18, 20], axes=("pass",))
+
+
+@pytest.mark.task(5, 3)
+def test_nobody_has_no_places(check):
+    check("places of an empty batch", Static(3, columns=8).places([]), [])
 
 
 @pytest.mark.task(5, 3)
@@ -153,6 +184,40 @@ def test_without_requests_there_is_no_pass(check):
     check("whether a pass is planned", Static(2, columns=9).schedule(0.0) is not None, False)
 
 
+def running_with_its_last_live_row_aborted():
+    """A has ended and B was aborted while no pass was in flight: no pass will deliver A's answer."""
+    scheduler = Static(2, columns=9)
+    for each in (request("A", 2, 1), request("B", 2, 3)):
+        scheduler.add(each, 0.0)
+    batch = launch(scheduler)
+    batch.spans[0].sequence.finish_reason = "length"
+    land(scheduler, batch)
+    scheduler.abort("B", 0.5)
+    return scheduler
+
+
+def events(batch):
+    return [(event.kind, event.sequence.name) for event in batch.events]
+
+
+@pytest.mark.task(5, 4)
+def test_a_batch_whose_last_live_row_was_aborted_makes_room_without_another_pass(check):
+    scheduler = running_with_its_last_live_row_aborted()
+    scheduler.add(request("C", 2, 1), 1.0)
+    batch = scheduler.schedule(1.0)
+    check("sequences of the next pass", [span.sequence.name for span in batch.spans], ["C"])
+    check("rows held in it", [sequence.name for sequence in batch.held], [])
+    check("events", events(batch), [("completed", "A")])
+
+
+@pytest.mark.task(5, 4)
+def test_what_an_aborted_batch_leaves_behind_is_told_though_nobody_waits(check):
+    batch = running_with_its_last_live_row_aborted().schedule(1.0)
+    check("whether the engine is told anything", batch is not None, True)
+    check("events", events(batch), [("completed", "A")])
+    check("whether a pass is computed", batch.runs, False)
+
+
 # It ends, and its tokens are delivered.
 
 
@@ -188,6 +253,35 @@ def test_nobody_leaves_before_the_last_has_finished(check):
         outcomes = [Outcome(span.sequence, span, (0,)) for span in batch.spans]
         left.append([sequence.name for sequence in scheduler.settle(batch, outcomes, 0.0)])
     check("sequences delivered after each pass", left, [[], ["A", "B"]], axes=("pass",))
+    check("rows that the batch still has", [row.name for row in scheduler.rows], [])
+
+
+@pytest.mark.task(5, 5)
+def test_a_settled_pass_is_accounted_for(check):
+    scheduler = Static(2, columns=9)
+    scheduler.add(request("A", 2, 3), 0.0)
+    scheduler.add(request("B", 5, 3), 0.0)
+    land(scheduler, launch(scheduler))
+    check("cached tokens of A and B", [row.computed for row in scheduler.rows], [2, 5])
+    check("passes that the batch has had", scheduler.passes, 1)
+    check("whether a pass is in flight", scheduler.pass_in_flight, False)
+
+
+@pytest.mark.task(5, 5)
+def test_the_next_batch_finds_empty_rows(check):
+    steps = recorded(Static(2, columns=9), [request("A", 2, 1), request("B", 2, 2), request("C", 3, 2)])
+    check("passes", trace(steps), ["A2 B2", "B1 (A)", "C3", "C1"])
+
+
+@pytest.mark.task(5, 5)
+def test_a_batch_that_everyone_has_given_up_leaves_though_its_policy_would_go_on(check):
+    scheduler = NaiveStatic(2, columns=9, passes_per_batch=4)
+    scheduler.add(request("A", 2, 3), 0.0)
+    batch = launch(scheduler)
+    scheduler.abort("A", 0.5)
+    outcomes = [Outcome(span.sequence, span, (0,)) for span in batch.spans]
+    check("sequences that leave", [sequence.name for sequence in scheduler.settle(batch, outcomes, 1.0)], ["A"])
+    check("rows that the batch still has", [row.name for row in scheduler.rows], [])
 
 
 @pytest.mark.task(5, 5)

@@ -65,7 +65,10 @@ class RunToCompletion(ABC):
         return len(sequences) <= self.max_batch_size and columns <= self.columns
 
     def schedule(self, now: float) -> Batch | None:
-        """The next pass of the running batch, or the first of a new one; one pass at a time."""
+        """The next pass of the running batch, or the first of a new one; one pass at a time.
+
+        With it go the events of ``left_behind``, which may empty the rows; without a pass they go alone.
+        """
         if self.pass_in_flight:
             return None
         events = self.left_behind()
@@ -89,7 +92,10 @@ class RunToCompletion(ABC):
         self.rows, self.passes = sequences, 0
 
     def places(self, sequences: list[Sequence]) -> list[Any]:
-        """The memory of each sequence of a batch: a row, padded on the left to the longest prompt."""
+        """The memory of each sequence of a batch: a row, padded on the left to the longest prompt.
+
+        ``sequences`` may be empty.
+        """
         width = max((sequence.prompt_length for sequence in sequences), default=0)
         return [Row(index, width - sequence.prompt_length) for index, sequence in enumerate(sequences)]
 
@@ -110,7 +116,7 @@ class RunToCompletion(ABC):
 
     @property
     def abandoned(self) -> bool:
-        """Whether all that the running batch computes has been aborted."""
+        """Whether every row of the running batch was aborted, so that nobody waits for it."""
         return all(row.finish_reason == "abort" for row in self.rows)
 
     def wake_at(self, now: float) -> float | None:
@@ -118,7 +124,10 @@ class RunToCompletion(ABC):
         return None
 
     def settle(self, batch: Batch, outcomes: Iterable[Outcome], now: float) -> list[Sequence]:
-        """Deliver nothing until the batch is complete, then all of it; a batch that is abandoned leaves at once."""
+        """Account for a pass that is no longer in flight, and return the sequences to deliver.
+
+        None until the batch is complete, then all of it, and its rows are empty; an abandoned batch leaves at once.
+        """
         for outcome in outcomes:
             advance(outcome)
         self.passes += 1
@@ -126,7 +135,7 @@ class RunToCompletion(ABC):
         return self.close() if self.complete or self.abandoned else []
 
     def close(self) -> list[Sequence]:
-        """Empty the rows."""
+        """Empty the rows, and return the sequences that had them."""
         rows, self.rows = self.rows, []
         return rows
 

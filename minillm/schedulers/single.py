@@ -14,11 +14,11 @@ class Single(Static):
         super().__init__(max_samples, columns)
 
     def form(self, now: float) -> list[Sequence]:
-        """The oldest request's samples."""
+        """The oldest request's samples; none to wait."""
         return self.waiting.popleft() if self.waiting else []
 
     def settle(self, batch: Batch, outcomes: Iterable[Outcome], now: float) -> list[Sequence]:
-        """Deliver each token at once."""
+        """Account for a pass as any batch does, but deliver each token at once."""
         outcomes = list(outcomes)
         super().settle(batch, outcomes, now)
         return [outcome.sequence for outcome in outcomes]
