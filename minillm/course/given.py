@@ -29,7 +29,7 @@ class Reference:
     names: Names
 
     def function(self, name: str) -> cst.FunctionDef:
-        """Raises LessonError for a name that is no function's."""
+        """The function of this name. Raises LessonError for a name that is no function's."""
         found = self.definitions.get(name)
         if not isinstance(found, cst.FunctionDef):
             raise LessonError(f"{self.module} has no function {name}; check the names")

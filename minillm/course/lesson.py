@@ -4,7 +4,6 @@ import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +70,7 @@ class Mutant:
     section: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Lesson:
     """One lesson. ``folder`` holds ``lesson.toml``, the skeleton ``lab.py`` and the chapter ``lesson.md``."""
 
@@ -88,13 +87,8 @@ class Lesson:
         """The text that explains it. A lesson that is being written may not have one yet."""
         return self.folder / "lesson.md"
 
-    @cached_property
-    def points(self) -> int:
-        """Points of all tasks together."""
-        return sum(task.points for task in self.tasks)
-
     def task(self, number: int) -> Task:
-        """Raises LessonError for a task that the lesson does not have."""
+        """The task of this number. Raises LessonError for one that the lesson does not have."""
         for task in self.tasks:
             if task.number == number:
                 return task
@@ -107,7 +101,7 @@ def lessons(folder: Path = LESSONS) -> list[Lesson]:
 
 
 def lesson_numbered(number: int, folder: Path = LESSONS) -> Lesson:
-    """Raises LessonError for a lesson that does not exist."""
+    """The lesson of this number. Raises LessonError for one that does not exist."""
     folders = dict(_folders(folder))
     if number not in folders:
         existing = ", ".join(map(str, sorted(folders))) or "none"
