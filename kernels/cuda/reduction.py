@@ -10,6 +10,7 @@ from kernels.checks import Floats, check_rows
 from kernels.cuda.warp import WARP, ZERO, warp_sum
 
 THREADS = 128
+"""Threads of a block, which has a row to itself: four warps."""
 WARPS = THREADS // WARP
 
 

@@ -8,10 +8,8 @@ import math
 from numba import cuda, float32
 
 from kernels.checks import Floats, check_same
+from kernels.cuda.reduction import THREADS, WARPS
 from kernels.cuda.warp import ALL_LANES, MINUS_INFINITY, WARP, ZERO, larger, warp_max, warp_sum
-
-THREADS = 128
-WARPS = THREADS // WARP
 
 
 @cuda.jit
