@@ -11,7 +11,6 @@ from importlib.metadata import PackageNotFoundError, distribution, requires
 from typing import Literal
 
 PYTHON = (3, 11)
-INSTALL = "pip install --constraint constraints.txt --editable '.[test]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +24,11 @@ class Finding:
     verdict: Literal["ok", "limit", "missing"]
     text: str
     remedy: str = ""
+
+
+def install_command(extra: str) -> str:
+    """What installs minillm with an extra's packages, in the versions that it was tested with."""
+    return f"pip install --constraint constraints.txt --editable '.[{extra}]'"
 
 
 def examine() -> Iterator[Finding]:
@@ -72,7 +76,7 @@ def runtime_packages() -> Finding:
     """Whether everything that minillm imports is installed."""
     missing = _not_installed("")
     if missing:
-        return Finding("packages", "missing", f"not installed: {', '.join(missing)}", INSTALL)
+        return Finding("packages", "missing", f"not installed: {', '.join(missing)}", install_command("test"))
     return Finding("packages", "ok", f"torch {_version('torch')}, numba {_version('numba')}, numpy {_version('numpy')}")
 
 
@@ -80,7 +84,7 @@ def test_packages() -> Finding:
     """Whether the tests can run."""
     missing = _not_installed("test")
     if missing:
-        return Finding("tests", "limit", f"minillm test needs {', '.join(missing)}", INSTALL)
+        return Finding("tests", "limit", f"minillm test needs {', '.join(missing)}", install_command("test"))
     return Finding("tests", "ok", "all packages that they need are installed")
 
 

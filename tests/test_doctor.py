@@ -59,7 +59,8 @@ def test_missing_packages_are_named_and_nothing_that_needs_them_is_tried(install
 def test_missing_test_packages_stop_only_the_tests(installed):
     installed(torch="2.13.0", numpy="2.2.0", numba="0.68.1")
     assert doctor.runtime_packages().verdict == "ok"
-    assert doctor.test_packages() == Finding("tests", "limit", "minillm test needs pytest", doctor.INSTALL)
+    remedy = doctor.install_command("test")
+    assert doctor.test_packages() == Finding("tests", "limit", "minillm test needs pytest", remedy)
 
 
 def test_hugging_faces_kernels_beside_ours_are_reported(installed):

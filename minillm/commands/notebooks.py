@@ -9,6 +9,7 @@ import typer
 from minillm.course.lesson import Lesson, LessonError, lesson_numbered, lessons
 from minillm.course.prose import Problem, chapter_problems
 from minillm.course.workspace import shown
+from minillm.doctor import install_command
 from minillm.report.progress import progress_bar
 
 
@@ -24,10 +25,7 @@ def notebooks(
     The chapters' texts are checked as well. The exit code is 1 when something is to be mended.
     """
     if find_spec("nbclient") is None or find_spec("jupytext") is None:
-        raise ValueError(
-            "what runs notebooks is not installed; "
-            "run pip install --constraint constraints.txt --editable '.[notebooks]'"
-        )
+        raise ValueError(f"what runs notebooks is not installed; run {install_command('notebooks')}")
     chosen = chosen_lessons(numbers)
     problems = [problem for lesson in chosen for problem in chapter_problems(lesson)]
     problems += run_and_compare(chosen, check, limit)

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from minillm.course.workspace import Workspace, shown
+from minillm.doctor import install_command
 
 TESTS = Path(__file__).parents[2] / "tests"
 IN_PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
@@ -27,7 +28,7 @@ def test(
             f"there are no tests at {TESTS}; install minillm with --editable from a copy of its repository"
         )
     if find_spec("pytest") is None:
-        raise ValueError("pytest is not installed; run pip install --constraint constraints.txt --editable '.[test]'")
+        raise ValueError(f"pytest is not installed; run {install_command('test')}")
     if lesson is None:
         raise typer.Exit(run_pytest(TESTS, *IN_PARALLEL))
     files = lesson_tests(TESTS, lesson)
