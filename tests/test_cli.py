@@ -103,7 +103,7 @@ def test_mistakes_end_in_one_line_and_exit_code_2(monkeypatch, capsys, arguments
 
 def test_a_prompt_longer_than_the_context_is_a_mistake(model, monkeypatch, capsys):
     assert main(monkeypatch, "generate", "x" * 300) == 2
-    assert "exceed the model's context" in capsys.readouterr().err
+    assert "exceed the context of" in capsys.readouterr().err
 
 
 def test_a_lessons_tests_are_found_by_their_number(tmp_path):
