@@ -16,6 +16,7 @@ from test_cpu_attention import attend_in_numpy, make_case
 
 from kernels import cpu, cuda, lab
 from kernels.cuda.paged_flash_decoding import PART, combine, parts_for
+from kernels.cuda.tiles import TILE
 
 
 def decode(launch, case):
@@ -107,6 +108,13 @@ def test_prefill_chunks_and_single_tokens_in_one_batch(launch, context_lens, dat
     case = make_case(context_lens, rows, **shape)
     check_equal(prefill(launch, case), case)
     check_twin(case)
+
+
+@pytest.mark.parametrize("attend", [flash_decode, prefill])
+@in_every_way
+def test_a_tile_is_not_overwritten_while_others_read_it(attend, launch):
+    case = make_case([TILE + 3], [1], np.float32, kv_heads=1, group=2, head_dim=8)
+    check_equal(attend(launch, case), case)
 
 
 def quick(function, *arguments):
