@@ -85,6 +85,13 @@ def test_a_notebook_over_its_time_limit_says_in_which_cell(tmp_path):
     assert source.read_text().splitlines()[failure.problem.line - 1] == "while True: pass"
 
 
+def test_a_notebook_whose_process_dies_says_in_which_cell(tmp_path):
+    source = chapter(tmp_path, cell("import os") + cell("os._exit(3)"))
+    failure = run(source)
+    assert failure.problem.text == "the Python process of the notebook died in this cell"
+    assert source.read_text().splitlines()[failure.problem.line - 1] == "os._exit(3)"
+
+
 def test_an_output_with_a_path_or_an_address_of_this_machine_is_a_problem(tmp_path):
     source = chapter(tmp_path, cell("print('<object at 0x7f01deadbeef>')") + cell("print('fine')"))
     [problem] = notebooks.untidy_outputs(run(source), source)

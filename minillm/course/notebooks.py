@@ -110,32 +110,45 @@ async def _run_all(
 
 async def _run(source: Path, cell_done: CellDone, limit: float) -> NotebookNode:
     notebook = load(source)
-    lines = _lines(notebook, source)
-    begun: list[int] = []
-    clock = asyncio.timeout(None)
-
-    def begin(cell: NotebookNode, cell_index: int) -> None:
-        if not begun:  # the kernel is up: its start does not count
-            clock.reschedule(asyncio.get_running_loop().time() + limit)
-        begun.append(cell_index)
-
-    def failed(text: str) -> NotebookFailed:
-        return NotebookFailed(Problem(source, lines[begun[-1]] if begun else 1, text))
-
-    client = _client(notebook, source, begin, cell_done)
+    progress = _Progress(source, _lines(notebook, source), limit, asyncio.timeout(None))
+    client = _client(notebook, source, progress.begin, cell_done)
     with tempfile.TemporaryDirectory() as settings:
         try:
-            async with clock:
+            async with progress.clock:
                 await client.async_execute(env=_environment(settings))
         except CellExecutionError as error:
-            raise failed(f"{error.ename}: {error.evalue}\n{_ending(error.traceback)}") from None
+            raise progress.failed(f"{error.ename}: {error.evalue}\n{_ending(error.traceback)}") from None
         except (TimeoutError, DeadKernelError):
-            if clock.expired():
-                _be_quiet_about_what_was_cut_off()
-                raise failed(f"after {limit:g} s, its limit, the notebook was in this cell; let it do less") from None
-            raise failed("the Python process of the notebook died in this cell") from None
+            raise progress.cut_off() from None
     notebook.metadata["language_info"] = _LANGUAGE  # the kernel's own names its version
     return notebook
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a notebook has come: ``line`` is that of the cell it is in. ``clock`` ends it after ``limit`` seconds."""
+
+    source: Path
+    lines: Sequence[int]
+    limit: float
+    clock: asyncio.Timeout
+    line: int = 1
+
+    def begin(self, cell: NotebookNode, cell_index: int) -> None:
+        """The first cell starts the clock: the kernel is up by then, and its start does not count."""
+        if self.clock.when() is None:
+            self.clock.reschedule(asyncio.get_running_loop().time() + self.limit)
+        self.line = self.lines[cell_index]
+
+    def failed(self, why: str) -> NotebookFailed:
+        return NotebookFailed(Problem(self.source, self.line, why))
+
+    def cut_off(self) -> NotebookFailed:
+        """Of a notebook whose time or whose kernel came to its end."""
+        if not self.clock.expired():
+            return self.failed("the Python process of the notebook died in this cell")
+        _be_quiet_about_what_was_cut_off()
+        return self.failed(f"after {self.limit:g} s, its limit, the notebook was in this cell; let it do less")
 
 
 def _client(
