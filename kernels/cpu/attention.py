@@ -272,7 +272,13 @@ def score(
 def rescale(scores: Floats, visible: Ints, new_maximum: Floats, maximum: Floats, total: Floats, summed: Floats) -> None:
     """Turn a tile's scores into ``exp(score - new_maximum)``, and bring what earlier tiles left to the new maximum.
 
-    scores ``[vectors, TILE]``; running maximum and total ``[vectors]``; running weighted sum ``[vectors, head_dim]``.
+    scores       ``[vectors, TILE]``: of vector i only the first ``visible[i]`` count, and the rest are not read
+    visible      ``[vectors]``: where it is 0, the vector's scores and running values stay as they are
+    new_maximum  ``[vectors]``: the largest of the running maximum and the visible scores
+    maximum, total, summed    ``[vectors]``, ``[vectors]``, ``[vectors, head_dim]``: the running values, -inf and 0 at
+                 first. The maximum becomes the new one; total and weighted sum shrink to it, and the tile's
+                 exponentials are added to the total. Their share of the weighted sum is added later, by the caller.
+
     The online softmax of Milakov and Gimelshein 2018; as in FlashAttention-2, dividing by the total is left to the end.
     """
     for i in range(len(scores)):
@@ -323,9 +329,12 @@ def accumulate(
 
 @compiled
 def combine(partial: Floats, log_sums: Floats, out: Floats) -> None:
-    """Average the parts ``[parts, tokens, heads, head_dim]`` of each row, weighted by their sums of exponentials.
+    """Average the parts of each row, weighted by their sums of exponentials, and write that to ``out``.
 
-    A row that no part wrote becomes zero (log sum -inf).
+    partial   ``[parts, tokens, heads, head_dim]``: the attention to each part of the keys alone
+    log_sums  ``[parts, tokens, heads]``: the logarithm of each part's sum of exponentials; where it is -inf, nobody
+              wrote the part, and it is not read
+    out       ``[tokens, heads, head_dim]``: zero where no part was written
     """
     parts, tokens, heads, head_dim = partial.shape
     for token in range(tokens):

@@ -53,6 +53,9 @@ class PagedCache:
     def attend(self, layout: PageLayout) -> Attend:
         """Attention for one ragged batch: store this pass's keys and values, then gather each sequence's pages.
 
+        What is returned is a function of (layer, q, k, v): q ``[tokens, heads, head_dim]`` and k, v ``[tokens,
+        kv_heads, head_dim]`` of the pass give ``[tokens, heads, head_dim]``.
+
         The readable reference, one sequence after the other; ``KernelPagedCache`` reads the pages where they lie.
         """
 
