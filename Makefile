@@ -10,7 +10,7 @@ LESSON = $(or $(L),$(error say which lesson, as in make $@ L=4))
 TASK = $(if $(and $(L),$(T)),$(L) $(T),$(error say which lesson and task, as in make $@ L=4 T=2))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test grade progress hint peek reset mutants skeletons notebooks check-notebooks notebook book book-serve check-book lint gpu-check doctor setup clean
+.PHONY: help demo test grade progress hint peek reset mutants check-mutants skeletons notebooks check-notebooks notebook book book-serve check-book lint gpu-check doctor setup clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { sub("%", "N", $$1); printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,9 @@ reset: setup ## start your lab of a lesson anew, and keep what you have: L=4
 
 mutants: setup ## run the known wrong solutions, which the lessons' tests must find; L=4 one lesson's
 	$(MINILLM) lab mutants $(L)
+
+check-mutants: setup ## see that they are found, that labs not written fail, and that the reference passes; L=4 one lesson
+	$(MINILLM) lab mutants --check $(L)
 
 skeletons: setup ## generate the lessons' labs from the reference
 	$(MINILLM) lab skeletons $(L)

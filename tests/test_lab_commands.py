@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from minillm import cli
 from minillm.commands import lab as commands
-from minillm.course import grading, mutants, submissions
+from minillm.course import grading, mutants, proof, submissions
 from minillm.course.grades import (
     LessonGrade,
     Misconception,
@@ -415,10 +415,28 @@ def test_mutants_that_live_fail_the_command_and_how_each_fails_is_kept(labs, les
     monkeypatch.setattr(mutants, "judge_mutants", lambda lesson: iter(reports))
     code, output = minillm("mutants", 4)
     assert code == 1
-    assert "1 of 2 mutants died of their own error." in output
+    assert "1 of 2 wrong solutions died of their own error." in output
     assert json.loads((lesson.folder / "misconceptions.json").read_text()).keys() == {"half", "double"}
     monkeypatch.setattr(mutants, "judge_mutants", lambda lesson: iter(reports[:1]))
     assert minillm("mutants")[0] == 0
+
+
+def test_a_check_of_mutants_writes_nothing_and_fails_where_one_lives_or_what_is_recorded_is_old(
+    labs, lesson, monkeypatch
+):
+    dead = MutantReport(4, "not-written", 1, Verdict.KILLED)
+    monkeypatch.setattr(proof, "prove", lambda lesson: iter([dead, replace(dead, verdict=Verdict.SURVIVED)]))
+    file = lesson.folder / "misconceptions.json"
+    file.write_text("{}")
+    code, output = minillm("mutants", "--check")
+    assert (code, output.count("not-written")) == (1, 1)
+    monkeypatch.setattr(proof, "prove", lambda lesson: iter([dead]))
+    assert minillm("mutants", "--check") == (0, "1 of 1 wrong solution died of its own error.\n")
+    file.write_text('{"half": {}}')
+    code, output = minillm("mutants", "--check", 4)
+    assert code == 1
+    assert "misconceptions.json, in half; minillm lab mutants 4 writes it anew" in output
+    assert file.read_text() == '{"half": {}}'
 
 
 def test_the_lab_commands_need_neither_torch_nor_libcst_to_show_their_help():

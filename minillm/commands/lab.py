@@ -24,7 +24,7 @@ from minillm.course.workspace import (
 )
 
 if TYPE_CHECKING:
-    from minillm.course.grades import LessonGrade
+    from minillm.course.grades import LessonGrade, MutantReport
     from minillm.report.grades import Line
 
 app = typer.Typer(help="Write a lesson's functions, and have them graded.", no_args_is_help=True)
@@ -295,27 +295,53 @@ def reset(lesson: LessonNumber, *, yes: Yes = False) -> None:
 
 
 @app.command()
-def mutants(lesson: OnlyLesson = None) -> None:
+def mutants(
+    lesson: OnlyLesson = None,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; only see that all is as it must be.")] = False,
+) -> None:
     """Run the known wrong solutions: each must fail a check, or the time limit, of its task's tests.
 
-    How each fails is written to its lesson's misconceptions.json, by which a student's failure is explained.
+    How each fails is written to its lesson's misconceptions.json, by which a student's failure is explained. With
+    --check a wrong solution's tests end when it has failed, and two more things are seen: that every test fails while
+    its task is not written, and that the reference passes when it is handed in.
     """
-    from minillm.course import misconceptions
     from minillm.course.mutants import judge_mutants
+    from minillm.course.proof import prove
     from minillm.report.grades import mutants_table, mutants_verdict
 
-    reports = []
+    reports, good = [], True
     for each in _chosen(lesson):
-        found = []
-        with _working(f"lesson {each.number}") as status:
-            for report in judge_mutants(each):
-                found.append(report)
-                status.update(f"lesson {each.number}: {len(found)} of {len(each.mutants)} wrong solutions have run")
-        misconceptions.record(each, found)
+        found = list(_counted(each, prove(each) if check else judge_mutants(each)))
+        good = _recorded(each, found, check) and good
         reports += found
-    _show(mutants_table(reports))
+    told = [report for report in reports if not report.died] if check else reports
+    if told:
+        _show(mutants_table(told))
     _show(mutants_verdict(reports))
-    raise typer.Exit(0 if all(report.died for report in reports) else 1)
+    raise typer.Exit(0 if good and all(report.died for report in reports) else 1)
+
+
+def _counted(lesson: Lesson, reports: "Iterable[MutantReport]") -> "Iterable[MutantReport]":
+    """The reports, counted on a terminal as they come."""
+    with _working(f"lesson {lesson.number}") as status:
+        for number, report in enumerate(reports, 1):
+            status.update(f"lesson {lesson.number}: {number} wrong solutions have run")
+            yield report
+
+
+def _recorded(lesson: Lesson, reports: "list[MutantReport]", check: bool) -> bool:
+    """Write down how the mutants fail, or say where that is written otherwise, and whether all is well."""
+    from minillm.course import misconceptions
+
+    if not check:
+        misconceptions.record(lesson, reports)
+        return True
+    outdated = misconceptions.outdated(lesson, reports)
+    if outdated:
+        remedy = typed(f"mutants L={lesson.number}", f"lab mutants {lesson.number}")
+        file = shown(lesson.folder / misconceptions.FILE)
+        typer.echo(f"not up to date: {file}, in {', '.join(outdated)}; {remedy} writes it anew")
+    return not outdated
 
 
 @app.command()

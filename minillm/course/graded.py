@@ -33,7 +33,10 @@ _PATIENCE = 0.5
 """Seconds that threads get to end after a test."""
 
 _CANARY = Path(__file__).with_name("canary.py")
-_QUIET = ("-p", "no:terminal", "-p", "no:faulthandler", "--capture=no")
+_NEEDLESS = ("terminal", "faulthandler", "logging", "unraisableexception", "threadexception")
+"""Plugins of pytest that cost time, and that nothing of a graded process goes to."""
+
+_QUIET = (*(option for name in _NEEDLESS for option in ("-p", f"no:{name}")), "--capture=no")
 
 
 def main(arguments: Sequence[str]) -> int:

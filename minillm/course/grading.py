@@ -14,7 +14,7 @@ from minillm.course.expectations import Expectations, expectations
 from minillm.course.grades import LessonGrade, Outcome, TaskGrade, TestReport
 from minillm.course.job import Job, Limits
 from minillm.course.lesson import Function, Lesson, Task
-from minillm.course.mutants import TESTS, judge_mutant
+from minillm.course.mutants import TESTS, kill_mutant
 from minillm.course.nursery import Nursery
 from minillm.course.overlay import Overlay
 from minillm.course.processes import Void, crew, run
@@ -164,7 +164,7 @@ def prove_grader(lesson: Lesson, due: Expectations, nursery: Nursery, limits: Li
     if note.exists():
         return
     for mutant in lesson.mutants:
-        report = judge_mutant(lesson, due, nursery, limits, mutant)
+        report = kill_mutant(lesson, due, nursery, limits, mutant)
         if report.reports and all(each.passed for each in report.reports):
             raise Void(f"the known wrong solution {mutant.name} passes every test, so nothing of this run counts")
         if report.reports:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from minillm.course.failures import CHECK
-from minillm.course.grades import Misconception, MutantReport, TestReport
+from minillm.course.grades import Misconception, MutantReport, Outcome, TestReport
 from minillm.course.lesson import Lesson, Mutant
 
 FILE = "misconceptions.json"
@@ -29,6 +29,25 @@ def record(lesson: Lesson, reports: Iterable[MutantReport]) -> None:
     table = {report.mutant: failures(report.reports) for report in reports}
     text = json.dumps(table, indent=0, sort_keys=True, ensure_ascii=False)
     (lesson.folder / FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def outdated(lesson: Lesson, reports: Iterable[MutantReport]) -> list[str]:
+    """Mutants whose failures are not recorded, or not as these reports have them, and recorded ones that are no more.
+
+    The reports may hold only some of a mutant's failures. What a time limit ended may end otherwise another time.
+    """
+    recorded, names = read(lesson.folder), {mutant.name for mutant in lesson.mutants}
+    others = [
+        report.mutant
+        for report in reports
+        if report.mutant in names & recorded.keys()
+        and any(
+            recorded[report.mutant].get(_name(each.test)) != each.failure
+            for each in report.reports
+            if each.outcome in (Outcome.FAILED, Outcome.WRONG_TYPE)
+        )
+    ]
+    return sorted({*others, *(names ^ recorded.keys())})
 
 
 def read(folder: Path) -> dict[str, Failures]:

@@ -2,7 +2,8 @@
 
 import ast
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from minillm.course.job import Job, Limits
 from minillm.course.lesson import Lesson, LessonError, Mutant
 from minillm.course.nursery import Nursery
 from minillm.course.overlay import Overlay, reference_source
-from minillm.course.processes import Void, crew, run
+from minillm.course.processes import Void, crew, one_by_one, run
 from minillm.course.splice import OverlayError
 
 TESTS = Path(__file__).parents[2] / "tests"
@@ -28,6 +29,25 @@ def judge_mutants(lesson: Lesson, tests: Path = TESTS, limits: Limits | None = N
 
 def judge_mutant(lesson: Lesson, due: Expectations, nursery: Nursery, limits: Limits, mutant: Mutant) -> MutantReport:
     """Run the tests of its task on it, all of them."""
+    return _tried(lesson, due, mutant, lambda job: run(job, nursery, limits))
+
+
+def kill_mutant(lesson: Lesson, due: Expectations, nursery: Nursery, limits: Limits, mutant: Mutant) -> MutantReport:
+    """Run the tests of its task on it until it has died."""
+    return _tried(lesson, due, mutant, lambda job: _until_dead(job, nursery, limits))
+
+
+def _until_dead(job: Job, nursery: Nursery, limits: Limits) -> Iterator[TestReport]:
+    with closing(one_by_one(job, nursery, limits)) as reports:
+        for report in reports:
+            yield report
+            if report.outcome in (Outcome.FAILED, Outcome.WRONG_TYPE, Outcome.TIMED_OUT):
+                return
+
+
+def _tried(
+    lesson: Lesson, due: Expectations, mutant: Mutant, tests: Callable[[Job], Iterable[TestReport]]
+) -> MutantReport:
     with tempfile.TemporaryDirectory(prefix="minillm-") as folder:
         lab = Path(folder, f"{mutant.name}.py")
         try:
@@ -35,7 +55,7 @@ def judge_mutant(lesson: Lesson, due: Expectations, nursery: Nursery, limits: Li
             functions = {mutant.function.module: [mutant.function.name]}
             Overlay(lab, functions)
             job = Job(due.files, due.tests[mutant.task], str(lab), functions, due=str(due.file))
-            reports = tuple(run(job, nursery, limits))
+            reports = tuple(tests(job))
         except (LessonError, OverlayError, SyntaxError, Void) as error:
             return MutantReport(lesson.number, mutant.name, mutant.task, Verdict.OUR_FAULT, message=str(error))
     return _judged(lesson.number, mutant, reports)

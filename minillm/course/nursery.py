@@ -17,18 +17,20 @@ from importlib import import_module
 from pathlib import Path
 from threading import Lock
 
-from minillm.course.cache import keep_newest
+from minillm.course.cache import cache_folder, keep_newest
 from minillm.course.overlay import DIGEST_LENGTH, numba_caches
 
 _KEPT = 64
 """Overlays whose compiled functions are kept, a few MB each."""
 
+_ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+"""The same hashes for all, so that a set's order makes no difference; and no plugins, which take longer than tests."""
+
 
 class Nursery:
     """Starts graded processes in the folder ``root``, once ``modules`` are imported; use it in a ``with``.
 
-    When that is left, no process that it has started lives on. All have the same hashes, so that a set's order makes
-    no difference.
+    When that is left, no process that it has started lives on.
     """
 
     def __init__(self, root: Path, modules: Sequence[str] = ()) -> None:
@@ -43,7 +45,7 @@ class Nursery:
         self._process = subprocess.Popen(
             command,
             cwd=root,
-            env=os.environ | {"PYTHONHASHSEED": "0"},
+            env=os.environ | _ENVIRONMENT,
             stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),
         )
@@ -88,6 +90,7 @@ def main(arguments: Sequence[str]) -> None:
 
     for module in arguments[1:]:
         import_module(module)
+    _keep_bytecode()
     gc.freeze()  # what is there stays shared with the processes forked
     with socket.socket(fileno=int(arguments[0])) as connection:
         while True:
@@ -99,6 +102,16 @@ def main(arguments: Sequence[str]) -> None:
                 os.close(file)
             connection.sendall(str(number).encode())
     _bury()
+
+
+def _keep_bytecode() -> None:
+    """Where Python is told to write no bytecode beside its sources, keep that of minillm and its tests elsewhere.
+
+    Each graded process would else compile them again.
+    """
+    if sys.dont_write_bytecode:
+        sys.pycache_prefix = str(cache_folder() / "bytecode")
+        sys.dont_write_bytecode = False
 
 
 def _birth(

@@ -5,7 +5,7 @@ import os
 import select
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,12 +16,17 @@ from minillm.course.grades import CheckDigest, Outcome, TestReport
 from minillm.course.job import SHOWN, Job, Limits
 from minillm.course.lesson import Lesson
 from minillm.course.nursery import Nursery, kill
+from minillm.course.overlay import may_be_compiled
 
 AT_A_TIME = 2
 """Graded processes that run beside each other."""
 
-_WITH_TORCH = ("minillm.", "kernels.")
-"""Modules whose tests need torch."""
+_OURS = ("minillm.", "kernels.")
+"""Modules whose tests need these libraries."""
+
+_LIBRARIES = ("torch", "gguf", "jinja2", "safetensors", "tokenizers")
+_COMPILER = "numba"
+"""Needed too, but an overlay of functions that it compiles must come before it."""
 
 Event = Mapping[str, Any]
 
@@ -31,19 +36,24 @@ class Void(ValueError):
 
 
 def run(job: Job, nursery: Nursery, limits: Limits) -> list[TestReport]:
-    """A report for each test of the job.
-
-    A process that dies, or is killed at a limit, is followed by another one for the tests that are left. Raises Void
-    where a check that must fail did not.
-    """
-    reports: dict[str, TestReport] = {}
-    for _ in range(limits.kills + 1):
-        left = [test for test in job.tests if test not in reports]
-        if left:
-            rest = replace(job, tests=left)
-            reports |= {report.test: report for report in _reports(rest, nursery, limits)}
+    """A report for each test of the job, in its order. Raises Void where a check that must fail did not."""
+    reports = {report.test: report for report in one_by_one(job, nursery, limits)}
     why = f"{limits.kills + 1} tests before this one did not end, or ended the whole process; correct those first"
     return [reports.get(test) or TestReport(test, Outcome.NOT_RUN, why) for test in job.tests]
+
+
+def one_by_one(job: Job, nursery: Nursery, limits: Limits) -> Generator[TestReport, None, None]:
+    """Reports of the job's tests as they end; whoever closes this early ends the process.
+
+    A process that dies, or is killed at a limit, is followed by another one for the tests that are left, but only so
+    often. Raises Void where a check that must fail did not.
+    """
+    reported: set[str] = set()
+    for _ in range(limits.kills + 1):
+        left = [test for test in job.tests if test not in reported]
+        for report in _reports(replace(job, tests=left), nursery, limits) if left else ():
+            reported.add(report.test)
+            yield report
 
 
 @contextmanager
@@ -53,8 +63,9 @@ def crew(lesson: Lesson, root: Path) -> Iterator[tuple[Nursery, ThreadPoolExecut
     Whoever leaves early, as by an interrupt, waits for nobody.
     """
     modules = {function.module for task in lesson.tasks for function in task.functions}
-    torch = ["torch"] if any(module.startswith(_WITH_TORCH) for module in modules) else []
-    with Nursery(root, torch) as nursery:
+    libraries = _LIBRARIES if any(module.startswith(_OURS) for module in modules) else ()
+    compiler = (_COMPILER,) if libraries and not may_be_compiled(modules) else ()
+    with Nursery(root, [*libraries, *compiler]) as nursery:
         pool = ThreadPoolExecutor(AT_A_TIME)
         try:
             yield nursery, pool

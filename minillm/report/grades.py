@@ -260,7 +260,8 @@ def mutants_verdict(reports: Sequence[MutantReport]) -> Line:
     """How many died as they should."""
     died = sum(report.died for report in reports)
     style = GOOD if died == len(reports) else BAD
-    return Line(f"{died} of {_count(len(reports), 'mutant')} died of their own error.", style)
+    whose = "its" if len(reports) == 1 else "their"
+    return Line(f"{died} of {_count(len(reports), 'wrong solution')} died of {whose} own error.", style)
 
 
 def _count(number: int, what: str) -> str:
