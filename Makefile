@@ -89,7 +89,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/installed-linters: $(VENV)/installed
-	$(PIP_INSTALL) ruff mypy
+	$(PIP_INSTALL) --editable '.[dev]'
 	touch $@
 
 $(VENV)/installed-book: $(VENV)/installed
