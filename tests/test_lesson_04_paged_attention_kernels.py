@@ -34,7 +34,7 @@ def test_a_token_may_have_more_elements_than_its_block_has_threads(check):
 
 @pytest.mark.task(4, 7)
 def test_neighbouring_threads_store_neighbouring_elements(check):
-    _, _, report = stored_by_kernel(check)
+    _, _, report = stored_by_kernel(check, kv_heads=8, head_dim=16)
     within(check, report, global_reads_per_thread=4, global_writes_per_thread=2, excess_sectors=0)
 
 

@@ -14,11 +14,14 @@ Signatures and decorators stay as they are. Imports, constants, functions and me
 
 import numpy as np
 import torch
+from numba import cuda, float32
 from torch import Tensor
 
 from kernels.checks import Floats, Ints
 from kernels.cpu.attention import exp
 from kernels.cpu.compiled import compiled
+from kernels.cuda.online import DIMS_PER_LANE, WARPS, begin, finish, look_at
+from kernels.cuda.warp import WARP
 from minillm.cache.blocks import BlockTable, OutOfBlocks
 from minillm.cache.flat import PageLayout
 from minillm.model.transformer import Attend, causal_attention
@@ -93,6 +96,7 @@ class BlockManager:
     def append(self, table: BlockTable, start: int, end: int) -> list[tuple[int, int]]:
         """Make tokens ``[start, end)`` of a table writable, and return the block copies that must come first.
 
+        There is at least one token, and a copy is a pair (old block, new block).
         Room that is missing is added; a shared block in the range is replaced by a copy of its own (copy-on-write).
         Takes all that it needs, or raises OutOfBlocks and changes nothing.
         """
@@ -185,6 +189,9 @@ class PagedCache:
     def attend(self, layout: PageLayout) -> Attend:
         """Attention for one ragged batch: store this pass's keys and values, then gather each sequence's pages.
 
+        What is returned is a function of (layer, q, k, v): q ``[tokens, heads, head_dim]`` and k, v ``[tokens,
+        kv_heads, head_dim]`` of the pass give ``[tokens, heads, head_dim]``.
+
         The readable reference, one sequence after the other; ``KernelPagedCache`` reads the pages where they lie.
         """
         raise NotImplementedError(
@@ -204,7 +211,13 @@ class PagedCache:
 def rescale(scores: Floats, visible: Ints, new_maximum: Floats, maximum: Floats, total: Floats, summed: Floats) -> None:
     """Turn a tile's scores into ``exp(score - new_maximum)``, and bring what earlier tiles left to the new maximum.
 
-    scores ``[vectors, TILE]``; running maximum and total ``[vectors]``; running weighted sum ``[vectors, head_dim]``.
+    scores       ``[vectors, TILE]``: of vector i only the first ``visible[i]`` count, and the rest are not read
+    visible      ``[vectors]``: where it is 0, the vector's scores and running values stay as they are
+    new_maximum  ``[vectors]``: the largest of the running maximum and the visible scores
+    maximum, total, summed    ``[vectors]``, ``[vectors]``, ``[vectors, head_dim]``: the running values, -inf and 0 at
+                 first. The maximum becomes the new one; total and weighted sum shrink to it, and the tile's
+                 exponentials are added to the total. Their share of the weighted sum is added later, by the caller.
+
     The online softmax of Milakov and Gimelshein 2018; as in FlashAttention-2, dividing by the total is left to the end.
     """
     raise NotImplementedError(
@@ -216,11 +229,69 @@ def rescale(scores: Floats, visible: Ints, new_maximum: Floats, maximum: Floats,
 # Task 6, function 2 of 2
 @compiled
 def combine(partial: Floats, log_sums: Floats, out: Floats) -> None:
-    """Average the parts ``[parts, tokens, heads, head_dim]`` of each row, weighted by their sums of exponentials.
+    """Average the parts of each row, weighted by their sums of exponentials, and write that to ``out``.
 
-    A row that no part wrote becomes zero (log sum -inf).
+    partial   ``[parts, tokens, heads, head_dim]``: the attention to each part of the keys alone
+    log_sums  ``[parts, tokens, heads]``: the logarithm of each part's sum of exponentials; where it is -inf, nobody
+              wrote the part, and it is not read
+    out       ``[tokens, heads, head_dim]``: zero where no part was written
     """
     raise NotImplementedError(
         "lesson 4, task 6: the online softmax: rescale what earlier tiles left, and combine parts that were attended to"
         " apart"
+    )
+
+
+# Given in kernels/cuda/reshape_and_cache.py:
+#
+# def reshape_and_cache(k: Floats, v: Floats, k_cache: Floats, v_cache: Floats, slots: Ints) -> None:
+#     """Store this pass's keys and values, each token's in its slot."""
+
+
+# Task 7: 5 points, about 10 minutes, section 4.10 On a GPU
+@cuda.jit
+def reshape_and_cache_kernel(k: Floats, v: Floats, k_cache: Floats, v_cache: Floats, slots: Ints) -> None:
+    """A block for each token; its threads copy neighbouring elements of all heads.
+
+    Adds: tokens need not be neighbours in the cache. Costs: a head's row is contiguous, but the heads of a token lie
+    ``block_size`` rows apart, so a block writes ``kv_heads`` runs of ``head_dim`` elements. Slower than one copy of a
+    whole range where all tokens follow each other.
+    """
+    raise NotImplementedError(
+        "lesson 4, task 7: store tokens in their slots on a GPU: a block of threads for each token"
+    )
+
+
+# Given in kernels/cuda/online.py:
+#
+# @cuda.jit(device=True)
+# def begin(query: Floats, state: Floats, summed: Floats, q: Floats, scale: float) -> None:
+#     """Load a lane's elements of a query ``q [head_dim]``, scaled; nothing has been looked at."""
+#
+# @cuda.jit(device=True)
+# def look_at(key: Floats, value: Floats, query: Floats, state: Floats, summed: Floats) -> None:
+#     """Take one more ``key [head_dim]`` and its value into a warp's online softmax."""
+#
+# @cuda.jit(device=True)
+# def finish(state: Floats, summed: Floats, out: Floats) -> None:
+#     """Merge what the block's warps have, by the rule by which one warp corrects its sums, and write ``out
+#             [head_dim]``."""
+
+# Given in kernels/cuda/paged_decode_attention.py:
+#
+# def paged_decode_attention(
+#     q: Floats, k_cache: Floats, v_cache: Floats, block_tables: Ints, context_lens: Ints, scale: float, out: Floats
+# ) -> None:
+#     """Write ``softmax(q k^T * scale) v`` to ``out``, one row for each sequence, over all of its cached tokens."""
+
+
+# Task 8: 5 points, about 10 minutes, section 4.10 On a GPU
+@cuda.jit
+def paged_decode_attention_kernel(
+    q: Floats, k_cache: Floats, v_cache: Floats, block_tables: Ints, context_lens: Ints, scale: float, out: Floats
+) -> None:
+    """A block for each sequence and query head; warp w looks at keys w, w + 4, w + 8 and so on."""
+    raise NotImplementedError(
+        "lesson 4, task 8: attend over pages on a GPU: find each key through the block table, and let the warps share "
+        "them"
     )
