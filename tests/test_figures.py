@@ -1,6 +1,7 @@
 """Figures show what records hold; what every pass did is counted here, and how it looks is for eyes."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -77,6 +78,38 @@ def test_a_swapped_sequence_is_swapped_until_it_comes_back():
     [out, back] = [m.place for m in activities(recording).moments if m.row == 2]
     [swapped] = [s for s in activities(recording).stretches if s.row == 2 and s.activity is Activity.SWAPPED]
     assert (swapped.first, swapped.last) == (out, back)
+
+
+def pipelined():
+    """Three batches of one sequence in a pipeline of three stages; D waits until A has ended."""
+    requests = [request(name, 4, 2) for name in "ABCD"]
+    engine = simulated(POLICIES["orca"](max_bs=1, n_slots=18), requests, cost=lambda batch: 3.0, depth=3)
+    engine.run()
+    return replace(engine.recording("orca"), capacity=18)
+
+
+def test_while_its_own_pass_is_on_its_way_a_sequence_is_in_flight_and_does_not_wait():
+    recording = pipelined()
+    assert [(step.start, step.end) for step in recording.steps[:4]] == [(0, 3), (0, 4), (0, 5), (3, 6)]
+    assert [(activity, passes) for activity, passes, *_ in did(recording)["A"]] == [
+        ("prefill", 1),
+        ("in flight", 2),
+        ("decode", 1),
+    ]
+    assert did(recording)["D"][0][:2] == ("waiting", 6)
+
+
+def test_in_time_a_bar_covers_all_of_its_pass_and_tokens_of_passes_that_overlap_stand_side_by_side():
+    rows, tokens = timeline_figure(pipelined(), axis="time").axes
+
+    def spans(axes):
+        boxes = [path.get_extents() for artist in axes.collections for path in artist.get_paths() if len(path) == 5]
+        return sorted((box.x0, box.x1) for box in boxes)
+
+    assert (0, 5) in spans(rows)
+    assert all(left[1] <= right[0] for left, right in pairwise(spans(tokens)))
+    assert labels(timeline_figure(pipelined(), axis="time")) == ["prefill", "decode", "waiting"]
+    assert labels(timeline_figure(pipelined())) == ["prefill", "decode", "waiting", "in flight"]
 
 
 @pytest.mark.parametrize(("policy", "options"), [("static", STATIC), ("vllm", VLLM), ("splitfuse", SPLITFUSE)])

@@ -16,7 +16,8 @@ class Activity(Enum):
 
     A prompt counts where it ends; what comes before its last pass is a chunk. Recompute is a span with tokens that a
     preemption or a reset had dropped. A held row is finished and computed all the same; an answer held back is
-    finished, and its client does not have it.
+    finished, and its client does not have it. Where passes overlap, a sequence is in flight while others enter the
+    pipeline behind its own pass.
     """
 
     PREFILL = "prefill"
@@ -28,6 +29,7 @@ class Activity(Enum):
     HELD_BACK = "held back"
     SWAPPED = "swapped"
     WAITING = "waiting"
+    IN_FLIGHT = "in flight"
 
 
 MOMENTS = (*sorted(PREEMPTIONS), "swapped in")
@@ -99,11 +101,11 @@ def activities(recording: Recording) -> Activities:
     rows = {name: row for row, name in enumerate(arrivals)}
     computed = _computed(recording.steps, rows)
     moments = _moments(recording.steps, rows)
-    starts = [step.start for step in recording.steps]
+    starts, ready = [step.start for step in recording.steps], [step.end for step in recording.steps]
     ends = {name: place + 1 for place, step in enumerate(recording.steps) for name, _ in step.finished}
     stretches: list[Stretch] = []
     for name, row in rows.items():
-        away = _Away(row, [moment for moment in moments if moment.row == row])
+        away = _Away(row, [moment for moment in moments if moment.row == row], starts, ready)
         life = range(bisect_left(starts, arrivals[name]), ends.get(name, len(starts)))
         stretches += _merged(_without_gaps(computed[name], life, away, name in ends))
     return Activities(tuple(rows), tuple(stretches), moments)
@@ -195,6 +197,15 @@ class _Away:
 
     row: int
     moments: list[Moment]
+    starts: list[float]
+    ends: list[float]
+
+    def after(self, place: int, last: int) -> Iterator[Stretch]:
+        """Behind a pass that computed the sequence: in flight until this has ended, and then as ``between``."""
+        back = min(last, max(place + 1, bisect_left(self.starts, self.ends[place])))
+        if back > place + 1:
+            yield Stretch(self.row, place + 1, back - place - 1, Activity.IN_FLIGHT)
+        yield from self.between(back, last)
 
     def between(self, first: int, last: int) -> Iterator[Stretch]:
         """Swapped from the pass that swapped it out, and waiting otherwise."""
@@ -212,15 +223,19 @@ class _Away:
 
 def _without_gaps(computed: list[Stretch], life: range, away: _Away, finished: bool) -> Iterator[Stretch]:
     """The computed passes, and what the sequence did meanwhile. What is not computed at its end is held back."""
-    place = life.start
-    for stretch in computed:
-        yield from away.between(place, stretch.first)
+    if not computed:
+        yield from away.between(life.start, life.stop)
+        return
+    yield from away.between(life.start, computed[0].first)
+    for stretch, following in pairwise(computed):
         yield stretch
-        place = stretch.last
-    if computed and finished and place < life.stop:
-        yield away.held_back(place, life.stop)
+        yield from away.after(stretch.first, following.first)
+    *_, final = computed
+    yield final
+    if finished and final.last < life.stop:
+        yield away.held_back(final.last, life.stop)
     else:
-        yield from away.between(place, life.stop)
+        yield from away.after(final.first, life.stop)
 
 
 def _merged(stretches: Iterable[Stretch]) -> list[Stretch]:

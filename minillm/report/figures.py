@@ -6,7 +6,7 @@ know these figures. Equal records give equal PNGs, byte for byte, under the same
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import cycle
@@ -71,7 +71,8 @@ def timeline_figure(
     passes    draw only these
     max_rows  draw at most so many sequences, evenly spread over all
 
-    Raises ValueError for a recording or a range without passes.
+    Passes may overlap, in a pipeline. Then a bar in time covers all of its pass, and the tokens of a pass stand between
+    the end of the pass before it and its own. Raises ValueError for a recording or a range without passes.
     """
     scale = _scale(recording, axis, passes)
     found = activities(recording)
@@ -85,7 +86,7 @@ def timeline_figure(
     _head(rows, f"{recording.policy}: {count} sequences, {len(recording.steps)} passes")
     rows.set_yticks(range(len(shown)), [found.sequences[row] for row in shown], fontsize=8)
     _finish(tokens, scale, "tokens")
-    _legend(figure, _seen(found, recording))
+    _legend(figure, _seen(found, hidden={Activity.IN_FLIGHT} if axis == "time" else set()))
     return figure
 
 
@@ -217,6 +218,11 @@ class _Scale:
         """The beginnings of the passes drawn, and the last one's end."""
         return [*(self.edges[place][0] for place in self.places), self.limits[1]]
 
+    def slot(self, place: int) -> tuple[float, float]:
+        """The pass, without what the one before it overlaps."""
+        start, end = self.edges[place]
+        return max(start, self.edges[place - 1][1]) if place else start, end
+
     def shows(self, stretch: Stretch) -> bool:
         return stretch.first < self.places.stop and stretch.last > self.places.start
 
@@ -245,12 +251,25 @@ def _draw_rows(axes: Axes, found: Activities, places: Mapping[int, int], scale: 
             bars[stretch.activity].append((left, right, cut, bottom))
             if padded:
                 bars[Activity.PADDING].append((left, right, top, cut))
-    for activity, boxes in bars.items():
-        _boxes(axes, boxes, LOOKS[activity])
+    for activity in reversed(Activity):  # passes hide where others begin meanwhile
+        if activity in bars and not (scale.axis == "time" and activity is Activity.IN_FLIGHT):
+            _boxes(axes, bars[activity], LOOKS[activity])
     if len(scale.places) <= MOST_SEPARATED:
-        axes.vlines(scale.all_edges, -0.5, len(places) - 0.5, color=PAPER, linewidth=0.8, zorder=3)
+        _separate(axes, found, places, scale)
     _draw_moments(axes, found, places, scale)
     axes.set_ylim(len(places) - 0.5, -0.5)
+
+
+def _separate(axes: Axes, found: Activities, places: Mapping[int, int], scale: _Scale) -> None:
+    """A line between each row's passes."""
+    edges = [
+        (scale.edges[place][0], places[stretch.row])
+        for stretch in found.stretches
+        if stretch.row in places and scale.shows(stretch) and stretch.activity is not Activity.IN_FLIGHT
+        for place in range(max(stretch.first, scale.places.start), min(stretch.last, scale.places.stop))
+    ]
+    x, y = [x for x, _ in edges], [y for _, y in edges]
+    axes.vlines(x, [row - 0.5 for row in y], [row + 0.5 for row in y], color=PAPER, linewidth=0.8, zorder=3)
 
 
 def _padded_share(stretch: Stretch) -> float:
@@ -278,12 +297,13 @@ def _draw_tokens(axes: Axes, recording: Recording, found: Activities, scale: _Sc
         for activity in TOKENS:
             if tokens.get(activity):
                 top = bottom + tokens[activity]
-                bars[activity].append((*scale.span(place, place + 1), bottom, top))
+                bars[activity].append((*scale.slot(place), bottom, top))
                 bottom = top
     for activity, boxes in bars.items():
         _boxes(axes, boxes, LOOKS[activity])
     if len(scale.places) <= MOST_SEPARATED:
-        axes.vlines(scale.all_edges, 0, 1, transform=axes.get_xaxis_transform(), color=PAPER, linewidth=0.8, zorder=3)
+        edges = [scale.slot(place)[0] for place in scale.places]
+        axes.vlines(edges, 0, 1, transform=axes.get_xaxis_transform(), color=PAPER, linewidth=0.8, zorder=3)
     axes.autoscale_view(scalex=False)
     axes.set_ylim(bottom=0)
 
@@ -296,9 +316,9 @@ def _boxes(axes: Axes, boxes: Iterable[tuple[float, float, float, float]], look:
     axes.add_collection(artist)
 
 
-def _seen(found: Activities, recording: Recording) -> list[Any]:
-    """Handles of a legend: only what occurs."""
-    kinds = {stretch.activity for stretch in found.stretches}
+def _seen(found: Activities, hidden: Set[Activity]) -> list[Any]:
+    """Handles of a legend: only what occurs, and is not hidden."""
+    kinds = {stretch.activity for stretch in found.stretches} - hidden
     if any(stretch.padding and stretch.activity is not Activity.HELD for stretch in found.stretches):
         kinds.add(Activity.PADDING)
     patches: list[Any] = [_swatch(LOOKS[kind], kind.value) for kind in Activity if kind in kinds]

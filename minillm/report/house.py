@@ -40,6 +40,7 @@ LOOKS: Mapping[Activity, Look] = {
     Activity.HELD_BACK: Look("#f0e442", "|||", "M2,0 v8 M6,0 v8", "#7a7420", 0.5),
     Activity.SWAPPED: Look("#d8c7e8", "---", "M0,2 h8 M0,6 h8", "#6d4c8f", 0.5),
     Activity.WAITING: Look("#a0a6b0", height=0.12),
+    Activity.IN_FLIGHT: Look("#8fd3bd", "///", RISING, height=0.3),
 }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from minillm.records import Recording, StepRecord
-from minillm.report.activity import Activities, Stretch, activities
+from minillm.report.activity import Activities, Activity, Stretch, activities
 
 Event = Mapping[str, Any]
 """One object of the format."""
@@ -56,10 +56,13 @@ def _counters(pid: int, step: StepRecord) -> Iterator[Event]:
 
 
 def _of_stretch(pid: int, stretch: Stretch, steps: Sequence[StepRecord]) -> Iterator[Event]:
-    """A slice per computed pass; one for all the time that a sequence waited."""
+    """A slice per computed pass; one for all the time that a sequence waited, beyond that of its own passes."""
+    if stretch.activity is Activity.IN_FLIGHT:  # which the slice of its pass shows
+        return
     tid, name = stretch.row + 1, stretch.activity.value
     if not stretch.tokens and not stretch.padding:
-        yield _slice(pid, tid, name, (steps[stretch.first].start, steps[stretch.last - 1].end), {})
+        following = steps[stretch.last].start if stretch.last < len(steps) else steps[-1].end
+        yield _slice(pid, tid, name, (steps[stretch.first].start, min(steps[stretch.last - 1].end, following)), {})
         return
     for place in range(stretch.first, stretch.last):
         start = stretch.start + (place - stretch.first) * stretch.tokens
