@@ -142,8 +142,20 @@ def slots_of(rows: Ints, positions: Ints, block_tables: Ints, block_size: int) -
 
 # Given in minillm/model/transformer.py:
 #
+# Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+#
 # def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
 #     """The last ``rows`` tokens of a sequence look back on all of it."""
+
+# Given in minillm/cache/flat.py:
+#
+# @dataclass(frozen=True, slots=True)
+# class PageLayout:
+#     """Where a ragged batch's tokens lie in the paged cache."""
+#     slots: Ints
+#     query_start: Ints
+#     context_lens: Ints
+#     block_tables: Ints
 
 
 class PagedCache:
