@@ -119,11 +119,6 @@ def test_a_failure_names_the_first_difference_and_counts_all(actual, expected, a
     assert failure("it", actual, expected, axes).startswith(message)
 
 
-def test_none_is_said_to_be_what_comes_without_a_return():
-    message = failure("blocks", None, [1])
-    assert message == "blocks: None, but [1] was due\n  None is what a function returns that ends without a `return`"
-
-
 def test_a_long_value_is_cut():
     assert "x... (1000 characters), but 'y' was due" in failure("it", "x" * 998, "y")
 

@@ -124,5 +124,6 @@ def test_the_doctors_exit_code_tells_whether_anything_is_missing(monkeypatch, ve
 def test_the_tests_of_a_lesson_end_with_whose_code_they_tested(monkeypatch, tmp_path):
     monkeypatch.setattr("minillm.commands.test.run_pytest", lambda *files: 0)
     monkeypatch.setenv("MINILLM_LABS", str(tmp_path))
+    monkeypatch.delenv("MAKELEVEL", raising=False)
     lab = tmp_path / "lab_04_paged_attention.py"
-    assert run("test", "--lesson", "4").stdout == f"tested: the reference; your {lab} was not: make lab-4\n"
+    assert run("test", "--lesson", "4").stdout == f"tested: the reference; your {lab} was not: minillm lab run 4\n"

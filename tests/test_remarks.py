@@ -6,8 +6,9 @@ from enum import Enum
 import pytest
 import torch
 
+from minillm.course.checks import CheckFailed, compare
 from minillm.course.failures import describe
-from minillm.course.grades import Outcome
+from minillm.course.grades import CheckDigest, Outcome
 
 
 @dataclass(slots=True)
@@ -96,6 +97,15 @@ def test_functions_without_a_return_are_named_where_none_does_harm(tmp_path):
         "  Your Queue.inner has no `return` with a value, and so it returns None.",
     ]
     assert len(message(lambda: 1 / 0, lab).splitlines()) == 1
+
+
+def test_a_check_that_met_none_is_told_where_that_comes_from(tmp_path):
+    lab = tmp_path / "lab.py"
+    lab.write_text("def f(x):\n    if x:\n        return 1\n")
+    with pytest.raises(CheckFailed) as error:
+        compare("blocks", None, 1)
+    lines = describe(error.value, [CheckDigest("blocks", "")], str(lab)).message.splitlines()
+    assert lines == ["blocks: None, but 1 was due", "  None is what a function returns that ends without a `return`."]
 
 
 REFERENCE = """

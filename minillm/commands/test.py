@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from minillm.commands.typed import typed
 from minillm.course.workspace import Workspace, shown
 from minillm.doctor import install_command
 
@@ -34,7 +35,7 @@ def test(
     files = lesson_tests(TESTS, lesson)
     code = run_pytest(*files)
     lab = Workspace.from_environment().folder / files[0].name.replace("test_lesson", "lab", 1)
-    typer.echo(f"tested: the reference; your {shown(lab)} was not: make lab-{lesson}")
+    typer.echo(f"tested: the reference; your {shown(lab)} was not: {typed(f'lab-{lesson}', f'lab run {lesson}')}")
     raise typer.Exit(code)
 
 

@@ -218,8 +218,6 @@ def _words(what: str, actual: Plain, due: Plain, found: Sequence[Difference], ax
     place = f" at {first.place(axes)}" if first.path else ""
     yield f"{what}{place}: {_shown(first)}"
     if not first.path and not isinstance(first.actual, Entries):
-        if actual is None:
-            yield "  None is what a function returns that ends without a `return`"
         return
     values, all_values = sum(not isinstance(each.expected, Entries) for each in found), _leaves(due)
     if values and all_values > 1:

@@ -19,8 +19,9 @@ def remarks(error: BaseException, text: str, lab: str | None) -> Iterator[str]:
     try:
         if isinstance(error, AttributeError):
             found += _names(error)
-        if lab is not None and ("NoneType" in text or ": None, but " in text):
-            found += _without_return(Path(lab).read_text(encoding="utf-8"))
+        checked = ": None, but " in text
+        if lab is not None and (checked or "NoneType" in text):
+            found += list(_without_return(Path(lab).read_text(encoding="utf-8"))) or (_ENDED if checked else [])
     except Exception:  # the code under test may have made the object, and may have written the file anew
         found = []
     for remark in found:
@@ -53,6 +54,8 @@ def _without_return(source: str) -> Iterator[str]:
         if _promises(function) and not _answers(function):
             yield f"Your {name} has no `return` with a value, and so it returns None."
 
+
+_ENDED = ["None is what a function returns that ends without a `return`."]
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
