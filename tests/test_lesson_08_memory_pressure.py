@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from harness import EOS, POLICIES, land, launch, oracle, real, recorded, request, simulated, tokens_of, trace
 
-from minillm.batch import Result
+from minillm.batch import Outcome, Result
 from minillm.model.tiny import tiny
 from minillm.scheduler import Refused
 from minillm.schedulers.vllm import Plan
@@ -58,6 +58,17 @@ def test_who_decodes_waits_for_a_pass_while_a_prompt_is_computed(check):
     check("sequences of the second pass", [span.sequence.name for span in batch.spans], ["B"])
 
 
+@pytest.mark.task(8, 1)
+def test_a_pass_that_computes_nothing_still_tells_whom_it_preempted(check):
+    scheduler = vllm(2)
+    scheduler.add(request("A", 4, 4), now=0.0)
+    for _ in range(2):
+        land(scheduler, launch(scheduler))
+    batch = scheduler.schedule(2.0)  # A has both blocks, and the rule wants a free one
+    events = [] if batch is None else [f"{event.kind} {event.sequence.name}" for event in batch.events]
+    check("events of a pass without spans", events, ["preempted A"])
+
+
 @pytest.mark.task(8, 2)
 @pytest.mark.parametrize(("prompt", "first"), [(8, "A4 B8"), (9, "A4")])
 def test_a_prompt_enters_if_the_watermark_stays_free(check, prompt, first):
@@ -105,6 +116,12 @@ def test_the_samples_of_a_request_take_a_seat_each(check, seats, first):
     check("first pass", trace(steps)[0], first)
 
 
+@pytest.mark.task(8, 2)
+def test_those_who_run_keep_their_seats(check):
+    steps = recorded(vllm(9, max_num_seqs=2), [request("A", 4, 2), request("B", 4, 3), request("C", 4, 1, arrival=0.5)])
+    check("passes, with two seats", trace(steps), ["A4 B4", "A1 B1", "C4", "B1"])
+
+
 NEVER = {
     "blocks": (vllm(4, watermark=1), request("A", 9, 5), "needs 5 blocks and there are 4"),  # 13 tokens, one block free
     "a pair's blocks": (vllm(6), pair("A", 6, 6), "needs 7 blocks and there are 6"),  # 1 shared, 2 each, to grow 1 each
@@ -137,6 +154,41 @@ def test_a_sequence_goes_on_only_if_a_block_is_free_even_where_its_last_one_has_
     check("passes", trace(steps), ["A6 B1", "A1 !B", "B2", "A1"])
 
 
+@pytest.mark.task(8, 3)
+def test_the_oldest_is_served_first_though_it_came_back_last(check):
+    scheduler = vllm(3)
+    engine = simulated(scheduler, [request(name, 4, 6) for name in "AB"])
+    engine.step()
+    scheduler.running.reverse()  # as when A was recomputed while B, a pair that came later, was swapped in
+    engine.step()
+    check("passes", trace(engine.steps), ["A4 B4", "A1 !B"])
+
+
+@pytest.mark.task(8, 3)
+def test_who_is_in_flight_gets_no_second_span_and_is_no_victim(check):
+    scheduler = vllm(3)
+    scheduler.add(request("A", 4, 6), now=0.0)
+    first = launch(scheduler)
+    scheduler.add(request("B", 8, 5), now=0.0)
+    launch(scheduler)
+    land(scheduler, first)
+    batch = scheduler.schedule(1.0)  # all 3 blocks are taken, and B's pass is still being computed
+    check("sequences in the pass", [span.sequence.name for span in batch.spans], [])
+    check("events of the pass", [f"{event.kind} {event.sequence.name}" for event in batch.events], ["preempted A"])
+    check("groups that run", [group.request_id for group in scheduler.running], ["B"])
+
+
+@pytest.mark.task(8, 3)
+def test_a_pass_decodes_those_who_are_back_and_leaves_out_who_is_in_flight(check):
+    scheduler = vllm(8)
+    scheduler.add(request("A", 4, 6), now=0.0)
+    first = launch(scheduler)
+    scheduler.add(request("B", 4, 6), now=0.0)
+    launch(scheduler)
+    land(scheduler, first)
+    check("sequences in the pass", [span.sequence.name for span in launch(scheduler).spans], ["A"])
+
+
 # Preemption of lone sequences: recompute
 
 
@@ -159,6 +211,15 @@ def test_a_preempted_sequence_waits_before_those_that_arrived_later(check):
     engine.step()
     check("passes", trace(engine.steps), ["A4 B4", "A1 !B"])
     check("waiting, from the front", [group.sequences[0].name for group in scheduler.waiting], ["B", "C", "D"])
+
+
+@pytest.mark.task(8, 4)
+def test_a_preempted_sequence_waits_behind_an_earlier_one_that_was_preempted_before(check):
+    scheduler = vllm(2)
+    simulated(scheduler, [request(name, 4, 4) for name in "AB"]).step()
+    for group in list(scheduler.running):  # A first: so it goes where B was in flight when A lacked a block
+        scheduler._preempt(group, Plan())
+    check("waiting, from the front", [group.request_id for group in scheduler.waiting], ["A", "B"])
 
 
 @pytest.mark.task(8, 4)
@@ -301,6 +362,18 @@ def test_a_pair_comes_back_only_if_the_watermark_stays_free(check, watermark, af
 
 
 @pytest.mark.task(8, 5)
+def test_a_pair_comes_back_only_if_it_has_its_seats(check):
+    scheduler = vllm(10, swap_blocks=2)
+    engine = simulated(scheduler, [request("A", 4, 3), request("B", 20, 5), pair("C", 6, 4)])
+    for _ in range(2):
+        engine.step()
+    scheduler.max_num_seqs = 2  # C needs both, and B has one
+    engine.run()
+    back = ["C.0:1 C.1:1 <C.0 <C.1", "C.0:1 C.1:1", "C.0:1 C.1:1"]
+    check("passes", trace(engine.steps), ["A4 B20 C.0:6", "A1 B1 >C.0 >C.1", "A1 B1", "B1", "B1", *back])
+
+
+@pytest.mark.task(8, 5)
 def test_of_two_pairs_the_earlier_comes_back_first_although_it_left_last(check):
     steps = recorded(vllm(8, swap_blocks=5), [pair("A", 6, 4), pair("B", 6, 4), pair("C", 6, 4)])
     leaving = [
@@ -318,6 +391,15 @@ def test_nobody_comes_back_in_a_pass_that_preempted(check):
     b_gave_up_6_blocks_and_c_wants_4 = ["A1 !B", "A1 C.0:1 C.1:1 <C.0 <C.1"]
     before = ["A4 B20 C.0:6", "A1 B1 >C.0 >C.1", *["A1 B1"] * 3]
     check("passes", trace(steps)[:7], [*before, *b_gave_up_6_blocks_and_c_wants_4])
+
+
+@pytest.mark.task(8, 1)
+def test_nobody_comes_back_in_the_pass_that_swapped_it_out(check):
+    asked = [request("A", 6, 3, params={"n": 3}), pair("B", 6, 3)]  # in pass 2 A wants 3 free blocks and takes none
+    steps = recorded(vllm(9, swap_blocks=3), asked)
+    events = [[f"{event.kind} {event.sequence}" for event in step.events] for step in steps]
+    out, back = (["swapped out B.0", "swapped out B.1"], ["swapped in B.0", "swapped in B.1"])
+    check("events, by pass", events, [[], [], out, back])
 
 
 @pytest.mark.task(8, 4)
@@ -410,6 +492,20 @@ def test_when_all_have_finished_all_blocks_are_free_and_nobody_runs(check):
     simulated(scheduler, [pair("A", 6, 3), request("B", 5, 2)]).run()
     check("free blocks", scheduler.blocks.num_free, 9)
     check("groups that run", len(scheduler.running), 0)
+
+
+@pytest.mark.task(8, 6)
+def test_a_sequence_that_was_aborted_in_flight_leaves_when_its_pass_is_back(check):
+    scheduler = vllm(4)
+    for name in "AB":
+        scheduler.add(request(name, 4, 3), now=0.0)
+    batch = launch(scheduler)
+    a, b = (span.sequence for span in batch.spans)
+    a.finish_reason = "abort"
+    scheduler.abort("A", 0.5)
+    scheduler.settle(batch, [Outcome(a, batch.spans[0], (), "abort"), Outcome(b, batch.spans[1], (0,))], 1.0)
+    check("groups that run", [group.request_id for group in scheduler.running], ["B"])
+    check("free blocks", scheduler.blocks.num_free, 3)
 
 
 @pytest.mark.task(8, 6)

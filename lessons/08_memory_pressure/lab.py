@@ -208,7 +208,9 @@ class VLLM:
     def schedule(self, now: float) -> Batch | None:
         """Prompts if any can be admitted; else a token for all who run and, if nobody was preempted, swap in.
 
-        No prompt is admitted while a group is swapped out, for the group was there first.
+        No prompt is admitted while a group is swapped out, for the group was there first. To be recomputed, swapped out
+        or failed all count as preempted, and a pass that only says so (``events``) is a pass. None if nothing was
+        decided.
         """
         raise NotImplementedError(
             "lesson 8, task 1: the three phases of a scheduling step: prompts, else decodes, then swap in"
@@ -218,8 +220,8 @@ class VLLM:
     def _admit_prompts(self, plan: Plan) -> None:
         """Let groups of ``waiting`` run, first come, first served, until one does not fit.
 
-        Each gets the blocks of its prompt, and a span that computes all of it. After a preemption that is the client's
-        prompt and what was generated.
+        ``max_num_seqs`` bounds them together with those who run already. Each gets the blocks of its prompt, and a span
+        that computes all of it. After a preemption that is the client's prompt and what was generated.
         """
         raise NotImplementedError(
             "lesson 8, task 2: admit prompts in order of arrival, as far as blocks, watermark and limits go"
@@ -239,10 +241,11 @@ class VLLM:
     # Task 3: 20 points, about 25 minutes, section 8.5 A decode step, and who must go, for 2 functions together. The
     #         first:
     def _decode(self, plan: Plan) -> None:
-        """A token for each group that is not in flight, oldest first.
+        """A token for each group that is not in flight, oldest first: ``running`` may be in another order.
 
         A group goes on if a block is free for each of its sequences, even where their last blocks have room. Until then
-        the latest arrival among those still without a token is preempted, in the end the group itself.
+        the latest arrival among those still without a token is preempted, in the end the group itself. Who is in flight
+        is never a victim.
         """
         raise NotImplementedError(
             "lesson 8, task 3: one token for everybody who runs; whoever lacks a block takes it from the latest arrival"
@@ -291,8 +294,9 @@ class VLLM:
     def _swap_in(self, plan: Plan) -> None:
         """Bring groups back, in order of arrival, until one does not fit; each gets a token at once.
 
-        One fits if its blocks and one more for each sequence leave ``watermark`` blocks free, and it has its seats.
-        The plan gets the moves, and an event "swapped in" for each sequence.
+        One fits if its blocks and one more for each sequence leave ``watermark`` blocks free, and if its seats and
+        those of all who run are at most ``max_num_seqs``. The plan gets the moves, and an event "swapped in" for each
+        sequence.
         """
         raise NotImplementedError(
             "lesson 8, task 5: move a group's blocks to the host, and back when there is room to grow"
@@ -303,8 +307,9 @@ class VLLM:
         """Share the prompt's blocks with new branches, count what is cached (``advance``), and drop what finished.
 
         The engine made the branches, with their parent's tokens and status; ``outcome.span.sequence`` is the parent,
-        whose group they join. Their outcomes come before the parent's own, which may end it. Returns the sequences of
-        all outcomes: clients get every token at once.
+        whose group they join. Their outcomes come before the parent's own, which may end it. Whoever has a
+        ``finish_reason`` is dropped, so one that was aborted in flight too. Returns the sequences of all outcomes:
+        clients get every token at once.
         """
         raise NotImplementedError(
             "lesson 8, task 6: after a pass: fork the samples' block tables, and free those that finished"

@@ -138,7 +138,9 @@ class VLLM:
     def schedule(self, now: float) -> Batch | None:
         """Prompts if any can be admitted; else a token for all who run and, if nobody was preempted, swap in.
 
-        No prompt is admitted while a group is swapped out, for the group was there first.
+        No prompt is admitted while a group is swapped out, for the group was there first. To be recomputed, swapped out
+        or failed all count as preempted, and a pass that only says so (``events``) is a pass. None if nothing was
+        decided.
         """
         plan = Plan()
         if not self.swapped:
@@ -152,8 +154,8 @@ class VLLM:
     def _admit_prompts(self, plan: Plan) -> None:
         """Let groups of ``waiting`` run, first come, first served, until one does not fit.
 
-        Each gets the blocks of its prompt, and a span that computes all of it. After a preemption that is the client's
-        prompt and what was generated.
+        ``max_num_seqs`` bounds them together with those who run already. Each gets the blocks of its prompt, and a span
+        that computes all of it. After a preemption that is the client's prompt and what was generated.
         """
         lengths: list[int] = []
         seats = sum(group.seats for group in self.running)
@@ -184,10 +186,11 @@ class VLLM:
         )
 
     def _decode(self, plan: Plan) -> None:
-        """A token for each group that is not in flight, oldest first.
+        """A token for each group that is not in flight, oldest first: ``running`` may be in another order.
 
         A group goes on if a block is free for each of its sequences, even where their last blocks have room. Until then
-        the latest arrival among those still without a token is preempted, in the end the group itself.
+        the latest arrival among those still without a token is preempted, in the end the group itself. Who is in flight
+        is never a victim.
         """
         queue = deque(sorted((g for g in self.running if not g.in_flight), key=lambda group: group.order))
         while queue:
@@ -254,8 +257,9 @@ class VLLM:
     def _swap_in(self, plan: Plan) -> None:
         """Bring groups back, in order of arrival, until one does not fit; each gets a token at once.
 
-        One fits if its blocks and one more for each sequence leave ``watermark`` blocks free, and it has its seats.
-        The plan gets the moves, and an event "swapped in" for each sequence.
+        One fits if its blocks and one more for each sequence leave ``watermark`` blocks free, and if its seats and
+        those of all who run are at most ``max_num_seqs``. The plan gets the moves, and an event "swapped in" for each
+        sequence.
         """
         self.swapped.sort(key=lambda group: group.order)
         seats = sum(group.seats for group in self.running)
@@ -279,8 +283,9 @@ class VLLM:
         """Share the prompt's blocks with new branches, count what is cached (``advance``), and drop what finished.
 
         The engine made the branches, with their parent's tokens and status; ``outcome.span.sequence`` is the parent,
-        whose group they join. Their outcomes come before the parent's own, which may end it. Returns the sequences of
-        all outcomes: clients get every token at once.
+        whose group they join. Their outcomes come before the parent's own, which may end it. Whoever has a
+        ``finish_reason`` is dropped, so one that was aborted in flight too. Returns the sequences of all outcomes:
+        clients get every token at once.
         """
         groups = {sequence: group for group in self.running for sequence in group.sequences}
         sequences = []
