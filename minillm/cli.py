@@ -1,6 +1,8 @@
 """The command line."""
 
+import signal
 import sys
+from types import FrameType
 
 import typer
 
@@ -29,9 +31,17 @@ def main() -> None:
     """Run the command that the program's arguments name.
 
     Mistakes of the user (bad values, missing files, requests that no policy can run) end in one line and exit code 2.
+    Whoever ends it by a signal, as by closing the terminal, lets it end the processes and delete the files it made.
     """
+    for name in ("SIGTERM", "SIGHUP"):
+        if getattr(signal, name, None) and signal.getsignal(getattr(signal, name)) is signal.SIG_DFL:
+            signal.signal(getattr(signal, name), _leave)
     try:
         app()
     except (ValueError, OSError, Refused) as error:
         print(f"minillm: {error}", file=sys.stderr)
         sys.exit(2)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)

@@ -1,5 +1,7 @@
 """The command line: what users see, above all when something is wrong."""
 
+import signal
+import subprocess
 import sys
 
 import pytest
@@ -127,3 +129,11 @@ def test_the_tests_of_a_lesson_end_with_whose_code_they_tested(monkeypatch, tmp_
     monkeypatch.delenv("MAKELEVEL", raising=False)
     lab = tmp_path / "lab_04_paged_attention.py"
     assert run("test", "--lesson", "4").stdout == f"tested: the reference; your {lab} was not: minillm lab run 4\n"
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_to_end_leaves_by_an_exception_so_that_what_was_made_is_cleaned_up(name):
+    end = f"cli.app = lambda: os.kill(os.getpid(), signal.{name})"
+    program = f"import os, signal\nfrom minillm import cli\n{end}\ntry:\n    cli.main()\nfinally:\n    print('clean')"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (run.stdout, run.returncode) == ("clean\n", 128 + signal.Signals[name])

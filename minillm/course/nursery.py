@@ -6,6 +6,7 @@ Linux, where libraries of the system may not survive a fork, each job gets a new
 """
 
 import contextlib
+import ctypes
 import gc
 import os
 import signal
@@ -23,6 +24,9 @@ from minillm.course.overlay import DIGEST_LENGTH, numba_caches
 _KEPT = 64
 """Overlays whose compiled functions are kept, a few MB each."""
 
+_PR_SET_PDEATHSIG = 1
+"""From Linux's sys/prctl.h."""
+
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 """The same hashes for all, so that a set's order makes no difference; and no plugins, which take longer than tests."""
 
@@ -30,7 +34,7 @@ _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 class Nursery:
     """Starts graded processes in the folder ``root``, once ``modules`` are imported; use it in a ``with``.
 
-    When that is left, no process that it has started lives on.
+    When that is left, no process that it has started lives on; nor does any if this process is killed.
     """
 
     def __init__(self, root: Path, modules: Sequence[str] = ()) -> None:
@@ -48,6 +52,7 @@ class Nursery:
             env=os.environ | _ENVIRONMENT,
             stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),
+            start_new_session=True,  # a closed terminal or an interrupt is for us alone: it must outlive us to clean up
         )
         theirs.close()
 
@@ -80,27 +85,32 @@ def kill(number: int) -> None:
 
     The number is nobody else's: the dead are buried when the nursery ends.
     """
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(number, signal.SIGKILL)
+    for end in (os.killpg, os.kill):  # it may not have its group yet
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            end(number, signal.SIGKILL)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Import what jobs need, and start them until the socket is closed."""
+    """Import what jobs need, and start them until the socket is closed, as it is when its owner dies: then end them."""
     from minillm.course import graded  # brings pytest
 
     for module in arguments[1:]:
         import_module(module)
     _keep_bytecode()
     gc.freeze()  # what is there stays shared with the processes forked
+    born = []
     with socket.socket(fileno=int(arguments[0])) as connection:
         while True:
             job, files, _, _ = socket.recv_fds(connection, 1 << 12, 2)
             if not job:
                 break
-            number = _birth(graded.main, connection, os.fsdecode(job), *files)
+            born.append(_birth(graded.main, connection, os.fsdecode(job), *files))
             for file in files:
                 os.close(file)
-            connection.sendall(str(number).encode())
+            with contextlib.suppress(BrokenPipeError):  # the next read ends this loop
+                connection.sendall(str(born[-1]).encode())
+    for number in born:
+        kill(number)
     _bury()
 
 
@@ -119,17 +129,25 @@ def _birth(
 ) -> int:
     if sys.platform != "linux":
         return _spawn(grade.__module__, job, channel, output)
-    number = os.fork()
+    nursery, number = os.getpid(), os.fork()
     if number:
         return number
     try:
         connection.close()
         os.setsid()
+        _die_after(nursery)
         os.dup2(output, 1)
         os.dup2(output, 2)
         grade([job, str(channel)])
     finally:
         os._exit(0)  # never back into the nursery's loop; nobody believes the code
+
+
+def _die_after(parent: int) -> None:
+    """Have Linux end this process when its parent is killed, which then can end nothing itself."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # too late to be told
+        os._exit(0)
 
 
 def _spawn(module: str, job: str, channel: int, output: int) -> int:
