@@ -131,7 +131,8 @@ class PriorityQueue:
     def expire(self, now: float) -> list[Waiting]:
         """Delay or take out every request whose deadline has passed, as its level's ``timeout_action`` says.
 
-        Returns those that were taken out, the earliest deadline first.
+        The earliest deadline goes first, across all levels: in this order those that were taken out are returned, and
+        those that are delayed line up behind the ones that were delayed before.
         """
         raise NotImplementedError("lesson 6, task 1: serve the queue by urgency, and let requests expire")
 
@@ -234,7 +235,7 @@ class Dynamic:
 
 # Task 4: 20 points, about 20 minutes, section 6.7 Ragged inputs and their offsets, for 6 functions together. The first:
 def element_count(shapes: Shapes, entries: int | None = None) -> Counts:
-    """BATCH_ELEMENT_COUNT ``[requests]``: how many elements each request has.
+    """BATCH_ELEMENT_COUNT ``[requests]``, int32: how many elements each request has.
 
     A buffer of more ``entries`` ends in zeros. Raises ValueError for one of too few, as the next two do.
     """
@@ -243,7 +244,7 @@ def element_count(shapes: Shapes, entries: int | None = None) -> Counts:
 
 # Task 4, function 2 of 6
 def accumulated_element_count(shapes: Shapes, entries: int | None = None) -> Counts:
-    """BATCH_ACCUMULATED_ELEMENT_COUNT ``[requests]``: where each request's elements end in the flat buffer.
+    """BATCH_ACCUMULATED_ELEMENT_COUNT ``[requests]``, int32: where each request's elements end in the flat buffer.
 
     A buffer of more ``entries`` repeats the last end, so that what is beyond owns nothing.
     """
@@ -254,14 +255,14 @@ def accumulated_element_count(shapes: Shapes, entries: int | None = None) -> Cou
 def accumulated_element_count_with_zero(shapes: Shapes, entries: int | None = None) -> Counts:
     """BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO ``[requests + 1]``: request i owns ``[result[i], result[i + 1])``.
 
-    A buffer of more ``entries``, which count the leading zero too, repeats the last end.
+    An int32 array. A buffer of more ``entries``, which count the leading zero too, repeats the last end.
     """
     raise NotImplementedError("lesson 6, task 4: describe a ragged batch by the six kinds of batch_input")
 
 
 # Task 4, function 4 of 6
 def max_element_count_as_shape(shapes: Shapes) -> Counts:
-    """BATCH_MAX_ELEMENT_COUNT_AS_SHAPE ``[largest count]``: the shape is the message, the contents are undefined."""
+    """BATCH_MAX_ELEMENT_COUNT_AS_SHAPE ``[largest count]``, int32: the shape is the message, the contents undefined."""
     raise NotImplementedError("lesson 6, task 4: describe a ragged batch by the six kinds of batch_input")
 
 
@@ -269,7 +270,7 @@ def max_element_count_as_shape(shapes: Shapes) -> Counts:
 def item_shape(shapes: Shapes) -> Counts:
     """BATCH_ITEM_SHAPE ``[items, rank - 1]``: the shape of each item of each request, without the batch dimension.
 
-    Raises ValueError for inputs of unequal ranks.
+    An int32 array. Raises ValueError for inputs of unequal ranks.
     """
     raise NotImplementedError("lesson 6, task 4: describe a ragged batch by the six kinds of batch_input")
 
