@@ -29,12 +29,12 @@ def names(sequences):
     return "".join(sequence.name for sequence in sequences)
 
 
-def outcome_of(span, end=""):
-    """What a span's pass brought: token 0, the last one of the sequence named ``end``."""
+def outcome_of(span, end="", reason="length"):
+    """What a span's pass brought: token 0, the last one of the sequence named ``end``, for this reason."""
     sequence = span.sequence
     sequence.in_flight = False
     sequence.token_ids.append(0)
-    sequence.finish_reason = "length" if sequence.name == end else None
+    sequence.finish_reason = reason if sequence.name == end else None
     return Outcome(sequence, span, (0,), sequence.finish_reason)
 
 
@@ -86,6 +86,13 @@ def test_a_reservation_lasts_for_prompt_and_longest_answer(check):
     check("slots that the sequence has", len(sequence.memory), 13)
     check("the sequence's status", sequence.status.value, "running")
     check("those who run", names(scheduler.running), "A")
+
+
+@pytest.mark.task(7, 2)
+def test_who_is_reserved_for_stays_in_the_queue_until_it_is_selected(check):
+    scheduler = orca([(7, 6), (3, 2)])
+    scheduler.reserve(scheduler.waiting[0])
+    check("those who wait", names(scheduler.waiting), "AB")
 
 
 @pytest.mark.task(7, 2)
@@ -252,6 +259,16 @@ def test_an_aborted_sequence_in_flight_keeps_its_slots_until_its_pass_is_back(ch
     land(scheduler, batch)
     scheduler.abort("A", 1.0)
     check("slots in use afterwards", scheduler.slots.used_tokens, 9)
+
+
+@pytest.mark.task(7, 4)
+@pytest.mark.parametrize("reason", ["length", "stop", "abort"])
+def test_whatever_ended_a_sequence_it_leaves_with_its_pass(check, reason):
+    scheduler = orca([(3, 4), (5, 4)])
+    batch = launch(scheduler)
+    scheduler.settle(batch, [outcome_of(span, "A", reason) for span in batch.spans], 1.0)
+    check("those who run", names(scheduler.running), "B")
+    check("slots in use", scheduler.slots.used_tokens, 9)
 
 
 @pytest.mark.task(7, 4)

@@ -112,7 +112,8 @@ class Orca:
     def settle(self, batch: Batch, outcomes: Iterable[Outcome], now: float) -> list[Sequence]:
         """Count what is cached of each sequence (``advance``), and drop those that finished.
 
-        Returns the sequences of all outcomes, finished or not: every token is delivered at once.
+        An outcome's ``finish_reason`` says that it did; it may be "abort". Returns the sequences of all outcomes,
+        finished or not: every token is delivered at once.
         """
         sequences = []
         for outcome in outcomes:
