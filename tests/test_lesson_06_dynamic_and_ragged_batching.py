@@ -77,6 +77,7 @@ def test_those_who_are_delayed_go_behind_the_others_of_their_level_and_before_le
         (True, 2.0, 1.5, 11.5),  # an earlier deadline counts
         (True, 2.0, 5.0, 12.0),  # a later one does not
         (True, 2.0, None, 12.0),
+        (True, 2.0, -10.0, 0.0),  # 0 is a moment too, and not the lack of one
         (False, 2.0, 1.5, 12.0),
         (True, 0.0, 0.00001, math.inf),  # without a default there is nothing to override
     ],
@@ -103,6 +104,25 @@ def test_all_who_are_late_expire_at_once_and_are_gone_unless_their_level_delays_
     check("requests that are rejected", names(queue.expire(1.5)), "ac")
     check("requests that are left", names(queue), "db")
     check("requests that are rejected a second time", names(queue.expire(1.5)), "")
+
+
+@pytest.mark.task(6, 1)
+def test_who_should_have_run_earliest_expires_first_whatever_its_level(check):
+    queue = queue_of([{"default_timeout": 1.0}, {"default_timeout": 1.0}])
+    for name, priority, now in [("a", 2, 0.0), ("b", 1, 0.1), ("c", 2, 0.2)]:
+        push(queue, name, now, priority=priority)
+    check("requests that are rejected, in order", names(queue.expire(1.5)), "abc")
+
+
+@pytest.mark.task(6, 1)
+def test_the_delayed_are_served_in_the_order_in_which_they_expired(check):
+    queue = queue_of([DELAY])
+    for name, now in [("a", 0.0), ("b", 0.1), ("c", 1.0)]:
+        push(queue, name, now)
+    queue.expire(1.05)
+    check("the order in which requests are served, with a delayed", names(queue), "bca")
+    queue.expire(1.5)
+    check("the order in which requests are served, with b delayed too", names(queue), "cab")
 
 
 @pytest.mark.task(6, 1)
@@ -343,6 +363,20 @@ def test_each_item_of_each_request_has_its_shape(check):
 def test_item_shapes_of_unequal_ranks_are_refused():
     with pytest.raises(ValueError, match=r"ranks \[2, 3\]"):
         ragged_inputs.item_shape([(1, 2), (1, 2, 2)])
+
+
+@pytest.mark.task(6, 4)
+def test_all_arrays_are_of_32_bit_integers(check):
+    arrays = {
+        "element_count": ragged_inputs.element_count(SHAPES),
+        "accumulated_element_count": ragged_inputs.accumulated_element_count(SHAPES),
+        "accumulated_element_count_with_zero": ragged_inputs.accumulated_element_count_with_zero(SHAPES),
+        "max_element_count_as_shape": ragged_inputs.max_element_count_as_shape(SHAPES),
+        "item_shape": ragged_inputs.item_shape(SHAPES),
+        "item_shape_flatten": ragged_inputs.item_shape_flatten(SHAPES),
+    }
+    for name, array in arrays.items():
+        check(f"the type of {name}", str(getattr(array, "dtype", type(array).__name__)), "int32")
 
 
 @pytest.mark.task(6, 4)

@@ -133,7 +133,8 @@ class PriorityQueue:
     def expire(self, now: float) -> list[Waiting]:
         """Delay or take out every request whose deadline has passed, as its level's ``timeout_action`` says.
 
-        Returns those that were taken out, the earliest deadline first.
+        The earliest deadline goes first, across all levels: in this order those that were taken out are returned, and
+        those that are delayed line up behind the ones that were delayed before.
         """
         rejected = []
         while self.next_deadline() < now:

@@ -48,7 +48,7 @@ def concatenate(inputs: Sequence[Array]) -> Array:
 
 
 def element_count(shapes: Shapes, entries: int | None = None) -> Counts:
-    """BATCH_ELEMENT_COUNT ``[requests]``: how many elements each request has.
+    """BATCH_ELEMENT_COUNT ``[requests]``, int32: how many elements each request has.
 
     A buffer of more ``entries`` ends in zeros. Raises ValueError for one of too few, as the next two do.
     """
@@ -56,7 +56,7 @@ def element_count(shapes: Shapes, entries: int | None = None) -> Counts:
 
 
 def accumulated_element_count(shapes: Shapes, entries: int | None = None) -> Counts:
-    """BATCH_ACCUMULATED_ELEMENT_COUNT ``[requests]``: where each request's elements end in the flat buffer.
+    """BATCH_ACCUMULATED_ELEMENT_COUNT ``[requests]``, int32: where each request's elements end in the flat buffer.
 
     A buffer of more ``entries`` repeats the last end, so that what is beyond owns nothing.
     """
@@ -67,21 +67,21 @@ def accumulated_element_count(shapes: Shapes, entries: int | None = None) -> Cou
 def accumulated_element_count_with_zero(shapes: Shapes, entries: int | None = None) -> Counts:
     """BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO ``[requests + 1]``: request i owns ``[result[i], result[i + 1])``.
 
-    A buffer of more ``entries``, which count the leading zero too, repeats the last end.
+    An int32 array. A buffer of more ``entries``, which count the leading zero too, repeats the last end.
     """
     ends = [0, *np.cumsum(element_count(shapes)).tolist()]
     return _fill(ends, entries, tail=ends[-1])
 
 
 def max_element_count_as_shape(shapes: Shapes) -> Counts:
-    """BATCH_MAX_ELEMENT_COUNT_AS_SHAPE ``[largest count]``: the shape is the message, the contents are undefined."""
+    """BATCH_MAX_ELEMENT_COUNT_AS_SHAPE ``[largest count]``, int32: the shape is the message, the contents undefined."""
     return np.empty(element_count(shapes).max(), dtype=np.int32)
 
 
 def item_shape(shapes: Shapes) -> Counts:
     """BATCH_ITEM_SHAPE ``[items, rank - 1]``: the shape of each item of each request, without the batch dimension.
 
-    Raises ValueError for inputs of unequal ranks.
+    An int32 array. Raises ValueError for inputs of unequal ranks.
     """
     ranks = {len(shape) for shape in shapes}
     if len(ranks) != 1:
