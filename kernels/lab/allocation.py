@@ -7,9 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.lab.arrays import checked, unchecked
+from kernels.lab.limits import require_shared
 from kernels.lab.memory import Memory, Segment, Space
-from kernels.lab.numbers import poisoned
+from kernels.lab.numbers import poisoned, size_in_bytes
 from kernels.lab.source import assigned_name
+
+DYNAMIC = "dynamic shared memory"
+"""The name of its cells."""
 
 
 class Arrays(Protocol):
@@ -29,25 +33,35 @@ class Arrays(Protocol):
 
 
 class FastArrays:
-    """Arrays without checks. ``dynamic_bytes`` is the launch's dynamic shared memory."""
+    """Arrays without checks. ``dynamic_bytes`` is the launch's dynamic shared memory.
+
+    Both raise LabError for more shared memory than a block gets.
+    """
 
     def __init__(self, dynamic_bytes: int) -> None:
+        require_shared(0, dynamic_bytes)
         self._dynamic_bytes = dynamic_bytes
+        self._static_bytes = 0
         self._shared: dict[Any, Any] = {}
         self._dynamic = np.empty(0, np.uint8)
 
     def new_block(self) -> None:
         """From here on shared arrays are another block's."""
         self._shared.clear()
+        self._static_bytes = 0
         self._dynamic = poisoned(self._dynamic_bytes, np.uint8)
 
     def shared(self, shape: Any, dtype: Any, frame: FrameType) -> Any:
         """One array for all threads of the block that come to this call, unwritten at first."""
         key = (id(frame.f_code), frame.f_lasti)
         if key not in self._shared:
-            values = _whole(self._dynamic, dtype) if shape == 0 else poisoned(shape, dtype)
-            self._shared[key] = unchecked(values)
+            self._shared[key] = unchecked(_whole(self._dynamic, dtype) if shape == 0 else self._static(shape, dtype))
         return self._shared[key]
+
+    def _static(self, shape: Any, dtype: Any) -> NDArray[Any]:
+        self._static_bytes += size_in_bytes(shape, dtype)
+        require_shared(self._static_bytes, self._dynamic_bytes)
+        return poisoned(shape, dtype)
 
     def local(self, shape: Any, dtype: Any, frame: FrameType) -> Any:
         """An array of the thread's own, unwritten at first."""
@@ -62,7 +76,8 @@ class CheckedArrays:
     """Arrays whose accesses are checked and logged. Shared ones keep their addresses from block to block."""
 
     def __init__(self, memory: Memory, dynamic_bytes: int) -> None:
-        self._memory, self._dynamic_bytes = memory, dynamic_bytes
+        require_shared(0, dynamic_bytes)
+        self._memory, self._dynamic_bytes, self._static_bytes = memory, dynamic_bytes, 0
         self._shared: dict[Any, Any] = {}
         self._segments: list[Segment] = []
 
@@ -76,12 +91,18 @@ class CheckedArrays:
         kind = np.dtype(dtype)
         key: Any = kind if shape == 0 else (id(frame.f_code), frame.f_lasti)
         if key not in self._shared:
-            size = self._dynamic_bytes // kind.itemsize if shape == 0 else shape
-            name = "dynamic shared memory" if shape == 0 else assigned_name(frame.f_code, frame.f_lasti, "shared")
-            segment = self._memory.allocate(name, size, kind, Space.SHARED)
+            segment = self._dynamic(kind) if shape == 0 else self._static(shape, kind, frame)
             self._segments.append(segment)
             self._shared[key] = checked(self._memory, segment)
         return self._shared[key]
+
+    def _static(self, shape: Any, kind: np.dtype[Any], frame: FrameType) -> Segment:
+        self._static_bytes += size_in_bytes(shape, kind)
+        require_shared(self._static_bytes, self._dynamic_bytes)
+        return self._memory.allocate(assigned_name(frame.f_code, frame.f_lasti, "shared"), shape, kind, Space.SHARED)
+
+    def _dynamic(self, kind: np.dtype[Any]) -> Segment:
+        return self._memory.allocate(DYNAMIC, self._dynamic_bytes // kind.itemsize, kind, Space.SHARED)
 
     def local(self, shape: Any, dtype: Any, frame: FrameType) -> Any:
         """An array of the thread's own, unwritten at first."""

@@ -12,9 +12,15 @@ from functools import lru_cache, partial
 from types import FrameType
 from typing import Any, Literal
 
-from greenlet import greenlet
-
 from kernels.lab.source import LabError
+
+try:
+    from greenlet import getcurrent as current_thread
+    from greenlet import greenlet
+except ModuleNotFoundError:
+    raise LabError("the kernel lab needs greenlet; install it: pip install 'minillm[lab]'") from None
+
+__all__ = ["Block", "Deadlock", "Divergence", "Wait", "current_thread", "listed"]
 
 WARP_SIZE = 32
 FULL_MASK = (1 << WARP_SIZE) - 1

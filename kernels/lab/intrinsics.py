@@ -8,11 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from greenlet import getcurrent
 
 from kernels.lab.allocation import Arrays
 from kernels.lab.atomics import Atomic
-from kernels.lab.block import BARRIER, FULL_MASK, WARP_SIZE, Wait
+from kernels.lab.block import BARRIER, FULL_MASK, WARP_SIZE, Wait, current_thread
 from kernels.lab.numbers import poison_like
 
 Dimensions = tuple[int, int, int]
@@ -25,7 +24,7 @@ class Intrinsics:
         self.gridDim, self.blockDim = Point(*grid), Point(*block)
         self.blockIdx, self.threadIdx = Point(0, 0, 0), Point(0, 0, 0)
         self.warpsize = WARP_SIZE
-        self._arrays, self._wait = arrays, getcurrent().switch
+        self._arrays, self._wait = arrays, current_thread().switch
         self.shared, self.local = SimpleNamespace(array=self._shared_array), SimpleNamespace(array=self._local_array)
         self.const = SimpleNamespace(array_like=self._constant)
         self.atomic = Atomic(self._wait)

@@ -7,13 +7,17 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from numba import cuda
+from numpy.typing import NDArray
 
 from kernels.lab.allocation import FastArrays
 from kernels.lab.arrays import unchecked
 from kernels.lab.block import Block
 from kernels.lab.checked import CheckedLaunch
-from kernels.lab.compiler import CUDADispatcher
+from kernels.lab.compiler import ERRORS, CUDADispatcher, from_dtype
 from kernels.lab.intrinsics import Dimensions, Intrinsics
+from kernels.lab.limits import dimensions, require_launchable
+from kernels.lab.limits import shared_bytes as whole_bytes
 from kernels.lab.order import InTurn, Order, in_turn, indices
 from kernels.lab.rebind import Program
 from kernels.lab.report import Report
@@ -23,8 +27,6 @@ Launch = Callable[[Any, list[Any], Dimensions, Dimensions, int], None]
 """Of a kernel: its arguments, blocks of the grid, threads of a block, and bytes of dynamic shared memory."""
 THREADS = 128
 """Of a block, where ``forall`` is left to choose."""
-MOST_THREADS = 1024
-"""Of a block (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")."""
 
 
 @contextmanager
@@ -78,7 +80,7 @@ def _launching(launch: Launch) -> Iterator[None]:
     """Within the block ``kernel[grid, block]`` and ``kernel.forall(n)`` launch so, without numba or a GPU."""
 
     def configure(kernel: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> _Configured:
-        return _Configured(kernel, launch, dimensions(griddim), dimensions(blockdim), sharedmem)
+        return _Configured(kernel, launch, dimensions(griddim), dimensions(blockdim), whole_bytes(sharedmem))
 
     def forall(kernel: Any, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> _Configured:
         threads = tpb or THREADS
@@ -107,13 +109,11 @@ class _Configured:
         takes = self.kernel.py_func.__code__.co_argcount
         if len(arguments) != takes:
             raise LabError(f"{self.kernel.py_func.__name__} takes {takes} arguments and is given {len(arguments)}")
-        x, y, z = self.block
-        if not 0 < x * y * z <= MOST_THREADS:
-            raise LabError(f"a block of {x} x {y} x {z} threads: a GPU takes from 1 to {MOST_THREADS} in one block")
+        require_launchable(self.grid, self.block)
         try:
             self.launch(self.kernel, list(map(argument, arguments)), self.grid, self.block, self.shared_bytes)
         except AttributeError as error:
-            if not isinstance(error.obj, Intrinsics):
+            if error.obj is not cuda and not isinstance(error.obj, Intrinsics):
                 raise
             raise LabError(f"the lab has no cuda.{error.name}; kernels/README.md lists what it has") from error
 
@@ -123,6 +123,8 @@ def argument(value: Any) -> Any:
 
     Raises LabError for what a kernel cannot be given.
     """
+    if isinstance(value, np.ndarray | np.floating):
+        _require_typed(value.dtype)
     if isinstance(value, np.ndarray):
         return value if value.size else np.empty(value.shape, value.dtype)
     if isinstance(value, bool | np.bool_):
@@ -132,14 +134,24 @@ def argument(value: Any) -> Any:
     if isinstance(value, float | np.floating):
         return value if isinstance(value, np.floating) else np.float64(value)
     if hasattr(value, "__array__") and hasattr(value, "shape"):
-        return np.asarray(value)
+        return argument(_as_array(value))
     raise LabError(f"a {type(value).__name__} is no argument for a kernel; give arrays and numbers")
 
 
-def dimensions(sizes: Any) -> Dimensions:
-    """A grid's or block's three sizes, from a number or up to three. Raises LabError for what is no size."""
-    given = tuple(map(int, sizes if isinstance(sizes, tuple | list) else (sizes,)))
-    if not 1 <= len(given) <= 3 or min(given) < 1:
-        raise LabError(f"{sizes} is no size of a grid or block; give one to three numbers of at least 1")
-    x, y, z = (*given, 1, 1)[:3]
-    return x, y, z
+def _as_array(value: Any) -> NDArray[Any]:
+    """A tensor as an array that shares its memory."""
+    try:
+        return np.asarray(value)
+    except (TypeError, RuntimeError) as error:
+        kind = type(value).__name__
+        raise LabError(f"a {kind} that numpy refuses is no argument for a kernel in the lab: {error}") from None
+
+
+def _require_typed(dtype: np.dtype[Any]) -> None:
+    try:
+        known = not dtype.hasobject and from_dtype(dtype)
+    except ERRORS:
+        known = False
+    if not known:
+        rule = "are no argument for a kernel; give arrays and numbers of the machine's own types"
+        raise LabError(f"numbers of type {dtype} {rule}")

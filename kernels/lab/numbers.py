@@ -52,9 +52,13 @@ def conversion(dtype: np.dtype[Any]) -> Convert:
 
 def poisoned(shape: Any, dtype: Any) -> NDArray[Any]:
     """An array of NaN, or of -1 or large numbers where the type has no NaN."""
-    size = prod(shape) if isinstance(shape, tuple) else int(shape)
-    values = np.full(size * np.dtype(dtype).itemsize, 255, np.uint8).view(np.dtype(dtype))
+    values = np.full(size_in_bytes(shape, dtype), 255, np.uint8).view(np.dtype(dtype))
     return np.asarray(values.reshape(shape))
+
+
+def size_in_bytes(shape: Any, dtype: Any) -> int:
+    """Of an array."""
+    return int(np.dtype(dtype).itemsize) * (prod(shape) if isinstance(shape, tuple) else int(shape))
 
 
 def poison_like(value: Any) -> Any:
