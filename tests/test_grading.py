@@ -152,6 +152,19 @@ def test_a_lab_that_is_screened_out_earns_nothing_and_says_why(toy, text, why):
     assert (refused.earned, refused.points) == (0, 60)
 
 
+def test_a_lab_that_an_editor_began_with_a_mark_is_graded(toy):
+    lab = toy.lab("")
+    lab.write_text(TOTAL + MEAN + COUNT, encoding="utf-8-sig")
+    [task] = grade(toy.lesson, lab, [1], tests=toy.tests, limits=LIMITS).tasks
+    assert task.solved
+
+
+def test_a_folder_in_the_labs_place_is_void(toy):
+    (toy.folder / "folder").mkdir()
+    void = grade(toy.lesson, toy.folder / "folder", tests=toy.tests, limits=LIMITS)
+    assert void.void == "folder cannot be read: Is a directory; there must be a text file of this name"
+
+
 def test_the_debugger_runs_the_students_task_on_the_terminal(toy, due):
     lab = toy.lab(TOTAL + MEAN + COUNT)
     program = "import sys; from minillm.course.graded import main; sys.exit(main(sys.argv[1:]))"

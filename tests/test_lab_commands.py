@@ -242,6 +242,14 @@ def test_progress_tells_written_from_solved_and_counts_hints(labs, grades):
     assert "minillm lab progress --lesson N lists the tasks of lesson N." in minillm("progress")[1]
 
 
+def test_progress_says_which_lab_cannot_be_read_and_goes_on(labs):
+    labs.mkdir()
+    (labs / "lab_04_shapes.py").write_text("def area(:\n")
+    code, output = minillm("progress")
+    assert "4 Shapes  unreadable  lab_04_shapes.py:1: invalid syntax; correct this line first" in output
+    assert code == 0
+
+
 def test_an_older_signature_is_said_with_the_remedy(labs, grades):
     grades(SOLVED)
     minillm("run", 4)

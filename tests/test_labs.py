@@ -6,7 +6,8 @@ import pytest
 from minillm.course.lesson import lessons
 from minillm.course.overlay import Overlay
 from minillm.course.proof import solution
-from minillm.course.workspace import read_lab, written_functions
+from minillm.course.screening import read_lab
+from minillm.course.workspace import written_functions
 
 LESSONS = pytest.mark.parametrize("lesson", lessons(), ids=lambda lesson: lesson.folder.name)
 

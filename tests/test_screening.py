@@ -1,5 +1,8 @@
 """What a lab may hold: said before it runs, with the line."""
 
+import ast
+from pathlib import Path
+
 import pytest
 
 from minillm.course.lesson import lessons
@@ -91,4 +94,20 @@ def test_anything_else_is_refused_in_one_sentence_with_the_line(tmp_path, text, 
 def test_a_file_that_is_no_text_is_refused(tmp_path):
     (tmp_path / "lab.py").write_bytes(b"\xff\xfe")
     with pytest.raises(Refused, match=r"lab\.py is no Python text: .*; save it as UTF-8"):
+        screen(tmp_path / "lab.py")
+
+
+def test_a_mark_that_an_editor_put_before_the_text_is_no_part_of_it(tmp_path):
+    (tmp_path / "lab.py").write_text("X = 1\n", encoding="utf-8-sig")
+    assert ast.unparse(screen(tmp_path / "lab.py")) == "X = 1"
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [(Path.mkdir, "Is a directory"), (lambda lab: lab.symlink_to("nowhere"), "No such file or directory")],
+    ids=["a folder", "a link to nothing"],
+)
+def test_what_cannot_be_read_is_refused(tmp_path, make, why):
+    make(tmp_path / "lab.py")
+    with pytest.raises(Refused, match=rf"lab\.py cannot be read: {why}; there must be a text file of this name"):
         screen(tmp_path / "lab.py")

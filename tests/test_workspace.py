@@ -6,11 +6,11 @@ import pytest
 from shapes_lesson import REFERENCE, SKELETON, make_lesson
 
 from minillm.course.lesson import LessonError
+from minillm.course.screening import Refused, read_lab
 from minillm.course.workspace import (
     FOLDER,
     Workspace,
     differences,
-    read_lab,
     signature_changes,
     written_functions,
     written_tasks,
@@ -89,7 +89,7 @@ def test_a_lab_that_is_no_python_is_refused_with_its_line(workspace, lesson):
     workspace.open(lesson)
     lab = workspace.lab(lesson)
     lab.write_text(SKELETON.replace("def border(side):", "def border(side:"))
-    with pytest.raises(LessonError, match=r"lab_04_shapes\.py:14: .*; correct this line first"):
+    with pytest.raises(Refused, match=r"lab_04_shapes\.py:14: .*; correct this line first"):
         read_lab(lab)
 
 

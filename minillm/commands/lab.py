@@ -13,10 +13,10 @@ from rich.text import Text
 
 from minillm.commands.typed import typed
 from minillm.course.lesson import HINT_LEVELS, Lesson, Task, lesson_numbered, lessons
+from minillm.course.screening import Refused, read_lab
 from minillm.course.workspace import (
     Workspace,
     differences,
-    read_lab,
     shown,
     signature_changes,
     skeleton_text,
@@ -204,16 +204,19 @@ solved: all of its tests passed when it was last graded"""
 
 
 def _lesson_progress(workspace: Workspace, lesson: Lesson) -> tuple[Text, Text, str]:
-    """How many of its tasks are solved and written, and how many hints were taken."""
-    states = [_state(workspace, lesson, task) for task in lesson.tasks]
+    """How many of its tasks are solved and written, or why that is not known, and how many hints were taken."""
+    hints = _hints(sum(workspace.hints_seen(lesson, task) for task in lesson.tasks))
+    try:
+        states = [_state(workspace, lesson, task) for task in lesson.tasks]
+    except Refused as error:
+        return Text("unreadable", style="red"), Text(str(error), style="red"), hints
     solved, written = states.count("solved"), states.count("written")
     style = STATE_STYLES["solved"] if solved == len(states) else ""
-    hints = sum(workspace.hints_seen(lesson, task) for task in lesson.tasks)
     more = f"{written} written" if written else ""
     return (
         Text(f"{solved} of {len(states)} solved", style=style),
         Text(more, style=STATE_STYLES["written"]),
-        _hints(hints),
+        hints,
     )
 
 

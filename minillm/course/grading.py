@@ -18,7 +18,7 @@ from minillm.course.mutants import TESTS, kill_mutant
 from minillm.course.nursery import Nursery
 from minillm.course.overlay import Overlay
 from minillm.course.processes import Void, crew, run
-from minillm.course.screening import Refused, screen
+from minillm.course.screening import Refused, read_lab, screen
 from minillm.course.splice import OverlayError
 from minillm.course.workspace import written_functions
 
@@ -74,7 +74,7 @@ class _Grading:
 
     def grades(self, chosen: Sequence[Task], pool: ThreadPoolExecutor) -> list[TaskGrade]:
         """First each task alone; then, in one process, all that are mixed with others."""
-        text = self.lab.read_text(encoding="utf-8")
+        text = read_lab(self.lab)
         written = {task.number: written_functions(text, task) for task in self.lesson.tasks}
         refused = {task.number: self._refusal(task.functions) for task in self.lesson.tasks if written[task.number]}
         fit = [task for task in self.lesson.tasks if not refused.get(task.number)]

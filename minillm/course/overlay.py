@@ -34,7 +34,7 @@ class Overlay:
     """
 
     def __init__(self, lab: Path, tasks: Tasks, others: Tasks | None = None) -> None:
-        source = Source(str(lab), lab.read_text(encoding="utf-8"))
+        source = Source(str(lab), lab.read_text(encoding="utf-8-sig"))
         references = {module: reference_source(module) for module in tasks}
         self._code = {
             module: (reference.path, splice(module, reference, source, tasks, others or {}))

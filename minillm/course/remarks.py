@@ -21,7 +21,7 @@ def remarks(error: BaseException, text: str, lab: str | None) -> Iterator[str]:
             found += _names(error)
         checked = ": None, but " in text
         if lab is not None and (checked or "NoneType" in text):
-            found += list(_without_return(Path(lab).read_text(encoding="utf-8"))) or (_ENDED if checked else [])
+            found += list(_without_return(Path(lab).read_text(encoding="utf-8-sig"))) or (_ENDED if checked else [])
     except Exception:  # the code under test may have made the object, and may have written the file anew
         found = []
     for remark in found:

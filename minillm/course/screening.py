@@ -93,20 +93,27 @@ class Refused(ValueError):
     """A lab that is not run: the sentence names the line, the rule and the remedy."""
 
 
-def screen(lab: Path) -> ast.Module:
-    """The lab's syntax tree. Raises Refused for a file that is no Python or holds what no lab needs."""
+def read_lab(lab: Path) -> str:
+    """A lab's text. Raises Refused for a file that cannot be read or is no Python, with the line where there is one."""
     try:
-        text = lab.read_text(encoding="utf-8")
+        text = lab.read_text(encoding="utf-8-sig")  # some editors begin a text with a mark that nobody sees
         if "\0" in text:
             raise ValueError("it holds null bytes")  # the compiler would say so without a line
         compile(text, str(lab), "exec", dont_inherit=True)  # finds more errors than parsing does
-        tree = ast.parse(text)
+    except OSError as error:
+        raise Refused(f"{lab.name} cannot be read: {error.strerror}; there must be a text file of this name") from None
     except SyntaxError as error:
         raise Refused(f"{lab.name}:{error.lineno}: {error.msg}; correct this line first") from None
     except (UnicodeDecodeError, ValueError) as error:
         raise Refused(f"{lab.name} is no Python text: {error}; save it as UTF-8") from None
     except (RecursionError, MemoryError):
         raise Refused(f"{lab.name} is nested too deeply to be read; write it flatter") from None
+    return text
+
+
+def screen(lab: Path) -> ast.Module:
+    """The lab's syntax tree. Raises Refused for a file that is no Python or holds what no lab needs."""
+    tree = ast.parse(read_lab(lab))
     complaint = next(_complaints(tree), None)
     if complaint:
         line, words = complaint

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from minillm.course.lesson import HINT_LEVELS, Function, Lesson, LessonError, Task
 from minillm.course.overlay import reference_source
+from minillm.course.screening import read_lab
 from minillm.course.splice import Function as Definition
 from minillm.course.splice import signature
 
@@ -96,13 +97,13 @@ class Workspace:
 
     def note_solved(self, lesson: Lesson, tasks: Iterable[Task]) -> None:
         """Remember that these tasks were graded as solved, as they are written now."""
-        text = self.lab(lesson).read_text(encoding="utf-8")
+        text = read_lab(self.lab(lesson))
         self._note(".solved.json", {f"{lesson.number}.{task.number}": _digest(text, task) for task in tasks})
 
     def is_solved(self, lesson: Lesson, task: Task) -> bool:
         """Whether the task was graded as solved and its functions have not been changed since."""
         digest = self._read(".solved.json").get(f"{lesson.number}.{task.number}")
-        return digest is not None and digest == _digest(self.lab(lesson).read_text(encoding="utf-8"), task)
+        return digest is not None and digest == _digest(read_lab(self.lab(lesson)), task)
 
     def _read(self, name: str) -> dict[str, object]:
         file = self.folder / name
@@ -134,18 +135,6 @@ def skeleton_text(lesson: Lesson) -> str:
     if not file.is_file():
         raise LessonError(f"lesson {lesson.number} has no {file.name} yet; minillm lab skeletons writes it")
     return file.read_text(encoding="utf-8")
-
-
-def read_lab(lab: Path) -> str:
-    """A lab's text. Raises LessonError for a file that is no Python, with the line."""
-    try:
-        text = lab.read_text(encoding="utf-8")
-        ast.parse(text)
-    except SyntaxError as error:
-        raise LessonError(f"{lab}:{error.lineno}: {error.msg}; correct this line first") from None
-    except UnicodeDecodeError:
-        raise LessonError(f"{lab} is no UTF-8 text; save it as UTF-8") from None
-    return text
 
 
 def functions(text: str) -> dict[str, Definition]:
