@@ -36,6 +36,15 @@ def test_a_new_table_takes_the_blocks_that_its_tokens_need_off_the_pool(check):
 
 
 @pytest.mark.task(4, 1)
+def test_a_new_tables_blocks_can_be_freed(check):
+    blocks = BlockManager(num_blocks=8, block_size=4)
+    table = blocks.allocate(10)
+    check("free blocks after 10 tokens came", blocks.num_free, 5)
+    blocks.free(table)
+    check("free blocks after they left", blocks.num_free, 8)
+
+
+@pytest.mark.task(4, 1)
 def test_the_last_free_block_can_be_had(check):
     blocks = BlockManager(num_blocks=2, block_size=4)
     check("blocks of a sequence of 7 tokens, where 2 blocks are free", allocated(blocks, 7), [0, 1])
@@ -203,6 +212,15 @@ def test_every_shared_block_that_will_be_written_is_copied(check):
 
 
 @pytest.mark.task(4, 3)
+def test_a_shared_block_behind_the_last_token_that_will_be_written_stays_shared(check):
+    blocks = BlockManager(num_blocks=8, block_size=4)
+    parent = blocks.allocate(12)
+    child = blocks.fork(parent)
+    check("copies for the child's token 2", blocks.append(child, 2, 3), [(0, 3)])
+    check("blocks of the child", child, [3, 1, 2])
+
+
+@pytest.mark.task(4, 3)
 def test_an_append_that_does_not_fit_changes_nothing(check):
     blocks = BlockManager(num_blocks=4, block_size=4)
     parent = blocks.allocate(10)
@@ -296,6 +314,7 @@ def test_a_token_lies_in_the_block_that_its_table_names_at_the_offset_that_is_le
     table = np.array([[7, 1, 4]])
     slots = slots_of(np.zeros(10, dtype=np.int64), np.arange(10), table, 4)
     check("slots of positions 0 to 9", slots, [28, 29, 30, 31, 4, 5, 6, 7, 16, 17], axes=("position",))
+    check("type of the slots", slots.dtype.kind, "i")
 
 
 @pytest.mark.task(4, 4)
@@ -552,7 +571,8 @@ def test_tile_after_tile_gives_the_softmax_over_all_keys(check, tile):
 
 @pytest.mark.task(4, 6)
 def test_scores_beyond_the_range_of_exp_do_not_overflow(check):
-    scores, values = np.array([[1000.0, 0.0, 2000.0, 1999.0]]), np.array([[1.0], [2.0], [3.0], [4.0]])
+    scores = np.array([[1000.0, 0.0, 2000.0, 1999.0], [-1000.0, -999.0, -2000.0, -998.0]])
+    values = np.array([[1.0], [2.0], [3.0], [4.0]])
     check("attention", by_tiles(scores, values, 2), softmax_average(scores, values), axes=("row", "element"))
 
 
@@ -578,7 +598,8 @@ def test_part_beside_part_gives_the_softmax_over_all_keys(check, parts):
 
 @pytest.mark.task(4, 6)
 def test_parts_whose_sums_are_beyond_the_range_of_exp_do_not_overflow(check):
-    scores, values = np.array([[1000.0, 0.0, 2000.0, 1999.0]]), np.array([[1.0], [2.0], [3.0], [4.0]])
+    scores = np.array([[1000.0, 0.0, 2000.0, 1999.0], [-1000.0, -999.0, -2000.0, -998.0]])
+    values = np.array([[1.0], [2.0], [3.0], [4.0]])
     check("attention", by_parts(scores, values, 2), softmax_average(scores, values), axes=("row", "element"))
 
 

@@ -61,7 +61,7 @@ def page_layout(starts: Ints, lengths: Ints, tables: list[list[int]], block_size
 
 
 def slots_of(rows: Ints, positions: Ints, block_tables: Ints, block_size: int) -> Ints:
-    """Where tokens lie in the paged cache, ``[tokens]``: block * block_size + offset.
+    """Where tokens lie in the paged cache, ``[tokens]`` (int64): block * block_size + offset.
 
     rows, positions  ``[tokens]``: the row of ``block_tables`` of each token's sequence, and its place in that sequence
     block_tables     ``[sequences, max_blocks]``: the blocks of each sequence, in order
