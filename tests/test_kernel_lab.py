@@ -153,6 +153,44 @@ def test_a_syncwarp_orders_only_the_lanes_of_its_mask():
 
 
 @cuda.jit
+def many_ordered_writes_first(out):
+    s = cuda.shared.array(1, int32)
+    t = cuda.threadIdx.x
+    if t == 0:
+        for k in range(100):
+            s[0] = k
+    cuda.syncwarp()
+    s[0] = t  # all lanes
+    if t == 0:
+        out[0] = s[0]
+
+
+def test_a_race_after_many_ordered_writes_to_its_cell_is_found():
+    races = report_of(many_ordered_writes_first, 1, 32, np.zeros(1, np.int64)).races
+    written = line_with(many_ordered_writes_first, "# all lanes")
+    assert (written, written) in [(race.first.line, race.second.line) for race in races]
+
+
+@cuda.jit
+def handed_on_too_late(x, out):
+    s = cuda.shared.array(1, float32)
+    t = cuda.threadIdx.x
+    if t == 1 or t == 2:
+        cuda.syncwarp(0b110)
+    if t == 0:
+        s[0] = x[0]
+    if t < 2:
+        cuda.syncwarp(0b011)
+    if t == 2:
+        out[0] = s[0]
+
+
+def test_a_lane_that_synced_before_the_other_heard_of_a_store_races_with_it():
+    (race,) = report_of(handed_on_too_late, 1, 32, X, np.zeros(1, np.float32)).races
+    assert {race.first.thread, race.second.thread} == {(0, 0, 0), (2, 0, 0)}
+
+
+@cuda.jit
 def in_place(x, out):
     i = cuda.grid(1)
     if i + 1 < x.shape[0]:

@@ -166,6 +166,26 @@ def test_syncwarp_orders_a_warp(launched):
 
 
 @cuda.jit
+def handed_on(x, out):
+    s = cuda.shared.array(1, float32)
+    t = cuda.threadIdx.x
+    if t == 0:
+        s[0] = x[0]
+    if t < 2:
+        cuda.syncwarp(0b011)
+    if t == 1 or t == 2:
+        cuda.syncwarp(0b110)
+    if t == 2:
+        out[0] = s[0]
+
+
+def test_a_store_that_one_lane_hands_on_to_the_next_is_ordered(launched):
+    out = np.zeros(1, np.float32)
+    launched(handed_on, 1, 32, np.ones(1, np.float32), out)
+    assert out[0] == 1
+
+
+@cuda.jit
 def shuffles(out):
     t = cuda.threadIdx.x
     out[0, t] = cuda.shfl_sync(FULL, t, 5)

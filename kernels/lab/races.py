@@ -10,8 +10,8 @@ from kernels.lab.accesses import Accesses, Column, by_group, group_numbers
 from kernels.lab.block import WARP_SIZE
 from kernels.lab.memory import ATOMIC, READ, WRITE, Space
 
-MOST_PARTNERS = 64
-"""A cell's accesses are compared with this many that write; one race of a cell is enough to report."""
+_CONFLICTS = {READ: (WRITE, ATOMIC), WRITE: (WRITE, READ, ATOMIC), ATOMIC: (WRITE, READ)}
+"""For each kind of access those that may race with it."""
 
 Mask = NDArray[np.bool_]
 Unordered = Callable[[int, int], bool]
@@ -45,14 +45,14 @@ def races(log: Accesses, warp_syncs: WarpSyncs) -> list[Found]:
 def _within_blocks(log: Accesses, warp_syncs: WarpSyncs) -> Iterator[tuple[int, int]]:
     together = group_numbers(log.cell, log.block, log.epoch)
     for cell in _suspects(log, together, log.thread, log.space <= Space.SHARED):
-        pair = _first_pair(log, cell, lambda one, other: _unordered(log, one, other, warp_syncs))
+        pair = _first_pair(log, cell, log.thread, lambda one, other: _unordered(log, one, other, warp_syncs))
         if pair is not None:
             yield pair
 
 
 def _across_blocks(log: Accesses) -> Iterator[tuple[int, int]]:
     for cell in _suspects(log, group_numbers(log.cell), log.block, log.space == Space.GLOBAL):
-        pair = _first_pair(log, cell, lambda one, other: bool(log.block[one] != log.block[other]))
+        pair = _first_pair(log, cell, log.block, lambda one, other: True)
         if pair is not None:
             yield pair
 
@@ -75,28 +75,37 @@ def _suspects(log: Accesses, cells: Column, who: Column, among: Mask) -> Iterato
         yield chosen[group]
 
 
-def _first_pair(log: Accesses, cell: Column, unordered: Unordered) -> tuple[int, int] | None:
-    """The first two conflicting accesses among a cell's rows."""
-    writers = [int(row) for row in cell if log.kind[row] != READ][:MOST_PARTNERS]
-    for one in map(int, cell):
-        for other in writers:
-            alike = log.kind[one] == log.kind[other]
-            if not (alike and log.kind[one] in (READ, ATOMIC)) and unordered(one, other):
-                return min(one, other), max(one, other)
+def _first_pair(log: Accesses, cell: Column, who: Column, unordered: Unordered) -> tuple[int, int] | None:
+    """The first two conflicting accesses among a cell's rows, by two of ``who``, that are unordered.
+
+    Each is compared with the others' latest ones alone: what comes after those comes after their earlier ones too.
+    """
+    latest: tuple[dict[int, int], ...] = ({}, {}, {})
+    for row, one, kind in zip(cell.tolist(), who[cell].tolist(), log.kind[cell].tolist(), strict=True):
+        for conflicting in _CONFLICTS[kind]:
+            for other, before in latest[conflicting].items():
+                if other != one and unordered(before, row):
+                    return before, row
+        latest[kind][one] = row
     return None
 
 
-def _unordered(log: Accesses, one: int, other: int, warp_syncs: WarpSyncs) -> bool:
-    """Whether no ``syncwarp`` orders two accesses between the same barriers of a block."""
-    first, second = int(log.thread[one]), int(log.thread[other])
-    if first == second:
-        return False
-    if first // WARP_SIZE != second // WARP_SIZE:
+def _unordered(log: Accesses, before: int, row: int, warp_syncs: WarpSyncs) -> bool:
+    """Whether no ``syncwarp`` orders accesses of two threads between the same barriers of a block.
+
+    The lanes that know of the first one are followed from mask to mask: who syncs with one of them knows it too.
+    """
+    first, second = int(log.thread[before]), int(log.thread[row])
+    warp = first // WARP_SIZE
+    if warp != second // WARP_SIZE:
         return True
-    earlier, later = sorted((int(log.warp_sync[one]), int(log.warp_sync[other])))
-    lanes = 1 << first % WARP_SIZE | 1 << second % WARP_SIZE
-    between = warp_syncs.get((int(log.block[one]), first // WARP_SIZE), ())[earlier:later]
-    return not any(mask & lanes == lanes for mask in between)
+    between = slice(int(log.warp_sync[before]), int(log.warp_sync[row]))
+    knowing = 1 << first % WARP_SIZE
+    for mask in warp_syncs.get((int(log.block[row]), warp), ())[between]:
+        knowing |= mask if mask & knowing else 0
+        if knowing >> second % WARP_SIZE & 1:
+            return False
+    return True
 
 
 def unwritten(log: Accesses) -> list[Found]:
