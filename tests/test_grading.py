@@ -320,6 +320,36 @@ def test_a_run_in_which_a_check_that_must_fail_passes_is_void(toy, due, nursery,
         run(job, nursery, LIMITS)
 
 
+NOISY = """
+def total(numbers):
+    import os
+    for file in range(3, 40):
+        try:
+            os.write(file, NOISE)
+        except OSError:
+            pass
+    return 7
+"""
+
+NOISE = {
+    "no JSON": b"junk\n",
+    "no event": b"5\n",
+    "an unknown outcome": b'{"event": "finish", "test": "a", "canary": false, "sound": true, "outcome": "won"}\n',
+    "no text": b'{"event": "broken", "outcome": "failed", "message": 5, "failure": ""}\n',
+    "no checks": b'{"event": "finish", "test": "a", "canary": false, "sound": true, '
+    b'"outcome": "failed", "message": "", "failure": "", "checks": [1]}\n',
+    "too deep": b"[" * 20_000 + b"\n",
+}
+
+
+@pytest.mark.parametrize("name", NOISE)
+def test_a_run_that_reports_what_no_run_reports_is_void(toy, due, nursery, name):
+    lab = toy.lab(NOISY.replace("NOISE", repr(NOISE[name])), "noisy.py")
+    job = lab_job(toy.lesson, lab, toy.lesson.task(1).functions, due, due.tests[1])
+    with pytest.raises(Void, match="the process reported what no test reports, so nothing of this run counts"):
+        run(job, nursery, LIMITS)
+
+
 def test_a_lesson_whose_tests_let_a_known_wrong_solution_pass_is_void(tmp_path):
     with at_work(tmp_path, mutants=[("does-nothing", 1, "sum_ = 0", "sum_ = 0 * 1")]) as toy:
         void = graded(toy, TOTAL + MEAN + COUNT, [1])

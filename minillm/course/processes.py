@@ -30,6 +30,11 @@ _COMPILER = "numba"
 
 Event = Mapping[str, Any]
 
+_TEXTS = ("event", "test", "outcome", "message", "printed", "failure")
+"""What is text wherever an event has it."""
+
+STRANGE = "the process reported what no test reports, so nothing of this run counts; write to no open files"
+
 
 class Void(ValueError):
     """A run that proves nothing: the sentence says why."""
@@ -79,7 +84,7 @@ def _reports(job: Job, nursery: Nursery, limits: Limits) -> Iterator[TestReport]
     with Process(job, nursery) as process:
         try:
             for event in process.events(limits.start_up, limits.of_test(job)):
-                yield from progress.reports(event)
+                yield from progress.understood(event)
             outcome, why = Outcome.DIED, "the process ended, as by os._exit or a crash"
         except TimeoutError as error:
             outcome, why = Outcome.TIMED_OUT, str(error)
@@ -101,6 +106,15 @@ class _Progress:
     running: str = ""
     passed: bool = False
     proven: bool = False
+
+    def understood(self, event: Event) -> list[TestReport]:
+        """The reports of an event. Raises Void for one that no graded process sends of its own accord."""
+        try:
+            return list(self.reports(event))
+        except Void:
+            raise
+        except (ValueError, LookupError, TypeError):
+            raise Void(STRANGE) from None
 
     def reports(self, event: Event) -> Iterator[TestReport]:
         """The reports that an event gives rise to."""
@@ -145,9 +159,21 @@ def _report(event: Event, test: str) -> TestReport:
         Outcome(event["outcome"]),
         event["message"],
         event.get("printed", ""),
-        tuple(CheckDigest(what, digest) for what, digest in event.get("checks", ())),
+        tuple(CheckDigest(str(what), str(digest)) for what, digest in event.get("checks", ())),
         event["failure"],
     )
+
+
+def _event(line: bytes) -> Event:
+    """What a line says. Raises Void for one that the lab, which shares the process, has written there."""
+    try:
+        event = json.loads(line)
+        if all(isinstance(event.get(name, ""), str) for name in _TEXTS):
+            Outcome(event.get("outcome", Outcome.PASSED))
+            return {"event": event["event"], **event}
+    except (ValueError, LookupError, AttributeError, RecursionError):
+        pass
+    raise Void(STRANGE)
 
 
 class Process:
@@ -179,7 +205,7 @@ class Process:
         """What the process tells, to its end.
 
         Raises TimeoutError if it says nothing for ``start_up`` seconds before the first test begins, or for ``test``
-        seconds from then on.
+        seconds from then on; and Void for a line that is no event.
         """
         rest, seconds, end = b"", start_up, time.monotonic() + start_up
         while True:
@@ -189,7 +215,7 @@ class Process:
             if not chunk:
                 return
             *lines, rest = (rest + chunk).split(b"\n")
-            for event in map(json.loads, lines):
+            for event in map(_event, lines):
                 yield event
                 if event["event"] == "end":
                     return
