@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from io import TextIOWrapper
 from types import FrameType
 
 import typer
@@ -36,6 +37,9 @@ def main() -> None:
     for name in ("SIGTERM", "SIGHUP"):
         if getattr(signal, name, None) and signal.getsignal(getattr(signal, name)) is signal.SIG_DFL:
             signal.signal(getattr(signal, name), _leave)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # whatever a student's code says can be shown, if need be as \\ud800
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except (ValueError, OSError, Refused) as error:

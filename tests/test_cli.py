@@ -1,5 +1,6 @@
 """The command line: what users see, above all when something is wrong."""
 
+import io
 import signal
 import subprocess
 import sys
@@ -129,6 +130,15 @@ def test_the_tests_of_a_lesson_end_with_whose_code_they_tested(monkeypatch, tmp_
     monkeypatch.delenv("MAKELEVEL", raising=False)
     lab = tmp_path / "lab_04_paged_attention.py"
     assert run("test", "--lesson", "4").stdout == f"tested: the reference; your {lab} was not: minillm lab run 4\n"
+
+
+def test_what_the_terminal_cannot_show_is_shown_as_an_escape(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(cli, "app", lambda: print("bad \ud800 \u2026"))
+    cli.main()
+    stream.flush()
+    assert stream.buffer.getvalue() == rb"bad \ud800 \u2026" + b"\n"
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])

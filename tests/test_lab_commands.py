@@ -356,6 +356,33 @@ def test_a_folder_of_students_becomes_a_table(labs, grades, tmp_path):
     assert "cy holds 2 files lab_04_shapes.py; leave the one to be graded" in rows[2]["notes"]
 
 
+def test_the_table_says_of_each_student_what_was_not_graded(labs, grades, tmp_path):
+    folders = [tmp_path / "class" / name for name in ("ada", os.fsdecode(b"b\xff"))]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    (folders[0] / "lab_04_shapes.py").write_text(SKELETON)
+    (folders[1] / "lab_04_shapes (1).py").write_text(SKELETON)
+    grades(TaskGrade(1, "the area", 10, True, "area has other decorators"), WRONG)
+    assert minillm("grade-folder", "class", "--csv", "class.csv")[0] == 0
+    rows = list(csv.DictReader(io.StringIO(Path("class.csv").read_text())))
+    assert [(row["student"], row["notes"]) for row in rows] == [
+        ("ada", "task 4.1: area has other decorators"),
+        (r"b\xff", "lesson 4: there is no lab_04_shapes.py"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "command", [("grade-folder", "class", "--csv"), ("grade", "--json"), ("grade", "--gradescope")]
+)
+def test_a_file_that_cannot_be_written_is_said_before_anything_is_graded(labs, grades, tmp_path, command):
+    (tmp_path / "class" / "ada").mkdir(parents=True)
+    (tmp_path / "class" / "ada" / "lab_04_shapes.py").write_text(SKELETON)
+    asked = grades(SOLVED)
+    with pytest.raises(ValueError, match=r"^nowhere/x cannot be written: No such file or directory; name a file in a"):
+        minillm(*command, "nowhere/x")
+    assert asked == []
+
+
 def test_a_folder_without_students_is_refused(labs, tmp_path):
     (tmp_path / "class").mkdir()
     with pytest.raises(ValueError, match="class holds no folders; it needs one for each student"):

@@ -57,10 +57,10 @@ def run(
         raise typer.Exit(grading.debug(chosen, lab, tasks))
     with _working(f"grading {shown(lab)}"):
         grade = grading.grade(chosen, lab, tasks)
-    for part in lesson_report(grade, shown(lab), _owners(chosen, lab)):
-        _show(part)
     solved = [chosen.task(each.task) for each in grade.tasks if each.solved and not grade.void]
     workspace.note_solved(chosen, solved)
+    for part in lesson_report(grade, shown(lab), _owners(chosen, lab)):
+        _show(part)
     _show(Text(_advice(chosen, grade, workspace)))
     raise typer.Exit(0 if len(solved) == len(grade.tasks) else 1)
 
@@ -126,6 +126,8 @@ def grade(
     from minillm.course.submissions import grade_labs
     from minillm.report.grades import grades_table
 
+    for file in filter(None, (json_file, gradescope)):
+        _see_writable(file)
     folder = _folder(labs) if labs else Workspace.from_environment().folder
     grades = list(_told(grade_labs(_chosen(lesson), folder)))
     _show(grades_table(grades))
@@ -155,11 +157,12 @@ def grade_folder(
     from minillm.course.results import as_csv
     from minillm.course.submissions import grade_students
 
+    _see_writable(csv)
     students = []
     for each in grade_students(_chosen(lesson), _folder(folder)):
         typer.echo(f"{each.student}: {each.earned} points")
         students.append(each)
-        csv.write_text(as_csv(students), encoding="utf-8")
+        csv.write_text(as_csv(students), encoding="utf-8", errors="backslashreplace")
     typer.echo(f"Wrote {csv}.")
 
 
@@ -377,6 +380,14 @@ def _folder(path: Path) -> Path:
     if not path.is_dir():
         raise ValueError(f"there is no folder {path}; name the one with the labs")
     return path.absolute()
+
+
+def _see_writable(file: Path) -> None:
+    """Raises ValueError for a file that could not be written at the end of a long run."""
+    try:
+        file.open("a").close()
+    except OSError as error:
+        raise ValueError(f"{file} cannot be written: {error.strerror}; name a file in a folder of yours") from None
 
 
 def _write_json(file: Path, data: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,7 +104,7 @@ def _gradescope_test(grade: LessonGrade, task: TaskGrade) -> dict[str, Any]:
 
 
 def as_csv(students: Iterable[StudentGrades]) -> str:
-    """A header, and a line a student: points of each task, of each lesson and in all, and why a lesson is void."""
+    """A header, and a line a student: points of each task, of each lesson and in all, and why some were not graded."""
     rows = [_row(each) for each in students]
     columns = dict.fromkeys(column for row in rows for column in row if column not in ("total", "notes"))
     text = io.StringIO()
@@ -119,5 +119,15 @@ def _row(student: StudentGrades) -> Mapping[str, str | int]:
     for grade in student.grades:
         row |= {f"{grade.lesson}.{task.task}": 0 if grade.void else task.earned for task in grade.tasks}
         row[f"lesson {grade.lesson}"] = grade.earned
-    notes = [f"lesson {grade.lesson}: {grade.void}" for grade in student.grades if grade.void]
+    notes = [note for grade in student.grades for note in _notes(grade)]
     return row | {"total": student.earned, "notes": "; ".join(notes)}
+
+
+def _notes(grade: LessonGrade) -> Iterator[str]:
+    """Why a lesson is void, its lab is missing, or a task was refused."""
+    if grade.void:
+        yield f"lesson {grade.lesson}: {grade.void}"
+    elif not grade.lab.is_file():
+        yield f"lesson {grade.lesson}: there is no {grade.lab.name}"
+    else:
+        yield from (f"task {grade.lesson}.{task.task}: {task.refused}" for task in grade.tasks if task.refused)

@@ -1,5 +1,6 @@
 """Labs that were handed in: found in a folder, graded lesson by lesson, and bundled for Gradescope."""
 
+import os
 import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -66,7 +67,8 @@ def grade_students(lessons: Sequence[Lesson], folder: Path) -> Iterator[StudentG
     if not students:
         raise LessonError(f"{folder} holds no folders; it needs one for each student, with the lab_*.py in it")
     for student in students:
-        yield StudentGrades(student.name, tuple(grade_labs(lessons, student)))
+        name = os.fsencode(student.name).decode("utf-8", "backslashreplace")  # an old zip has names of another encoding
+        yield StudentGrades(name, tuple(grade_labs(lessons, student)))
 
 
 def write_bundle(folder: Path, lessons: Sequence[Lesson], only: int | None = None, pip_flags: str = "") -> Path:
