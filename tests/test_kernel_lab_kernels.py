@@ -405,6 +405,28 @@ def test_mathematics_give_infinities_and_no_errors():
 
 
 @cuda.jit
+def divided_by_zero(out):
+    i = cuda.threadIdx.x
+    out[0] = 1.0 / i
+    out[1] = -1 / i
+    out[2] = i % 0.0
+    out[3] = 4 // i
+    out[4] = 4 % i
+    total = 2.0
+    total /= i * 0.0
+    out[5] = total
+    out[6] = 7 // 2 % (i + 4)
+
+
+@pytest.mark.parametrize("context", [lab.check, lab.run], ids=["check", "run"])
+def test_dividing_by_zero_gives_infinity_nan_or_an_integer_zero_and_no_error(context):
+    out = np.ones(7, np.float64)
+    with context():
+        divided_by_zero[1, 1](out)
+    assert np.array_equal(out, [np.inf, -np.inf, np.nan, 0, 0, np.inf, 3], equal_nan=True)
+
+
+@cuda.jit
 def wrapping(x, out):
     out[0] = x[0] + 200
     out[1] = int32(2_147_483_647 + x[0])

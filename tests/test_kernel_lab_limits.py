@@ -133,3 +133,14 @@ def test_without_greenlet_the_lab_names_the_extra_that_brings_it():
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout == "the kernel lab needs greenlet; install it: pip install 'minillm[lab]'\n"
+
+
+@pytest.mark.parametrize("source", ["kernel = lambda out: None", "def kernel(out): out[0] = 8 // (out[0] + 1)"])
+def test_without_a_readable_source_a_kernel_runs_and_is_not_checked(source):
+    names = {}
+    exec(source, names)
+    out = np.zeros(1, np.int64)
+    with lab.run():
+        cuda.jit(names["kernel"])[1, 1](out)
+    with lab.check(), pytest.raises(lab.LabError, match="the lab reads a kernel's source; define it by def"):
+        cuda.jit(names["kernel"])[1, 1](out)

@@ -1,4 +1,6 @@
-"""A function's code with its branches and suites counted: what a warp does at a branch, and how often lines run.
+"""A function's code as the lab runs it: division by zero is no error, and branches and suites may be counted.
+
+Counts tell what a warp does at a branch, and how often lines run.
 
 Statements keep their file and lines, so a traceback shows the student's own text.
 """
@@ -9,8 +11,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FunctionType
 
-from kernels.lab.source import definition
+from kernels.lab.source import LabError, definition
 
+DIVISOR = "__lab_divisor__"
+"""The name that code finds in its globals for ``numbers.divisor``."""
 TEST, LOOP, TRIPS, HITS = "__lab_test__", "__lab_loop__", "__lab_trips__", "__lab_hits__"
 """Names that counted code finds in its globals: ``test(branch, outcome)``, or ``loop`` for a ``while``, returns the
 outcome as a bool, ``trips(branch, iterable)`` the iterable, and ``hits`` is a list with a counter for each suite."""
@@ -43,6 +47,17 @@ class Counted:
 
 
 @lru_cache(maxsize=256)
+def uncounted(function: FunctionType) -> CodeType:
+    """The function's code with its divisors guarded; as it is, where its source is not at hand."""
+    try:
+        node = definition(function)
+    except LabError:
+        return function.__code__
+    node.decorator_list = []
+    return _compiled_within(_Divisions().visit(node), function.__code__.co_freevars, function.__code__.co_filename)
+
+
+@lru_cache(maxsize=256)
 def counted(function: FunctionType) -> Counted:
     """The function's code, with its branches and suites counted. Raises LabError where its source is not at hand."""
     file = function.__code__.co_filename
@@ -66,7 +81,32 @@ def _compiled_within(function: ast.FunctionDef, free: tuple[str, ...], file: str
     return code
 
 
-class _Counter(ast.NodeTransformer):
+class _Divisions(ast.NodeTransformer):
+    """Gives each divisor but constants to ``DIVISOR``."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.op, _DIVIDING):
+            node.right = _guarded(node.right)
+        return node
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.op, _DIVIDING):
+            node.value = _guarded(node.value)
+        return node
+
+
+_DIVIDING = ast.Div | ast.FloorDiv | ast.Mod
+
+
+def _guarded(value: ast.expr) -> ast.expr:
+    if isinstance(value, ast.Constant) and value.value:
+        return value
+    return ast.copy_location(ast.Call(ast.Name(DIVISOR, ast.Load()), [value], []), value)
+
+
+class _Counter(_Divisions):
     """Wraps the tests of branches, and counts at the head of each suite how often it is entered."""
 
     def __init__(self, file: str, function: str) -> None:

@@ -61,6 +61,17 @@ def size_in_bytes(shape: Any, dtype: Any) -> int:
     return int(np.dtype(dtype).itemsize) * (prod(shape) if isinstance(shape, tuple) else int(shape))
 
 
+def divisor(value: Any) -> Any:
+    """What to divide by in the place of ``value``: a Python zero becomes numpy's, which raises no error.
+
+    numba compiles kernels with its error model "numpy": by zero, floats give infinity or NaN, and integers 0.
+    """
+    return value if value or value.__class__ not in _ZEROS else _ZEROS[value.__class__](value)
+
+
+_ZEROS: dict[type, Convert] = {int: np.int64, bool: np.int64, float: np.float64}
+
+
 def poison_like(value: Any) -> Any:
     """What stands for a value that is undefined: NaN, or -1 for integers."""
     return -1 if isinstance(value, int | np.integer) else type(value)("nan")

@@ -13,9 +13,9 @@ import numpy as np
 from numba import cuda
 
 from kernels.lab.compiler import CUDADispatcher, as_dtype, types
-from kernels.lab.instrument import HITS, LOOP, TEST, TRIPS, Branch, Suite, counted
+from kernels.lab.instrument import DIVISOR, HITS, LOOP, TEST, TRIPS, Branch, Suite, counted, uncounted
 from kernels.lab.intrinsics import Intrinsics
-from kernels.lab.numbers import GpuMath, GpuNumpy, conversion, plain
+from kernels.lab.numbers import GpuMath, GpuNumpy, conversion, divisor, plain
 from kernels.lab.source import LabError
 
 GPU_MATH, GPU_NUMPY = GpuMath(), GpuNumpy()
@@ -53,8 +53,8 @@ class Program:
         """The copy of a Python function that runs in the lab."""
         if id(function) not in self._copies:
             self.functions.append(function)
-            recording: dict[str, Any] = {}
-            code = function.__code__ if self.recorder is None else self._counted(function, recording)
+            recording: dict[str, Any] = {DIVISOR: divisor}
+            code = uncounted(function) if self.recorder is None else self._counted(function, recording)
             self.codes[id(code)] = code
             # The copy is known before its globals are rebound: a device function may be called by two others.
             copy = FunctionType(code, {}, function.__name__, function.__defaults__, self._cells(function, code))

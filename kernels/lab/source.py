@@ -15,11 +15,13 @@ def definition(function: FunctionType) -> ast.FunctionDef:
     """The function's definition. Raises LabError where its source is not at hand."""
     try:
         lines, first = inspect.getsourcelines(function)
-    except OSError:
-        raise LabError(f"{function.__name__}: the lab reads a kernel's source; put it in a file or a cell") from None
-    tree = ast.parse(textwrap.dedent("".join(lines)))
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+        found = next(node for node in tree.body if isinstance(node, ast.FunctionDef))
+    except (OSError, SyntaxError, StopIteration):
+        rule = "the lab reads a kernel's source; define it by def, in a file or a cell"
+        raise LabError(f"{function.__name__}: {rule}") from None
     ast.increment_lineno(tree, first - 1)
-    return next(node for node in tree.body if isinstance(node, ast.FunctionDef))
+    return found
 
 
 def assigned_name(code: CodeType, offset: int, default: str) -> str:
