@@ -308,7 +308,17 @@ def test_what_was_printed_before_a_death_is_shown_and_a_flood_is_cut(swindles):
 
 TAMPERS = {
     "the comparison": "from minillm.course import checks\n    checks.compare_plain = lambda *_: None",
-    "what the trial compares": "from minillm.course import canary\n    canary.WRONG['A'][1] = 2.5",
+    "the comparison of what it knows by name": """
+    from minillm.course import checks
+
+    honest = checks.compare_plain
+
+    def compare(what, *pair):
+        if what in ("a value", "what the grader sees"):
+            honest(what, *pair)
+
+    checks.compare_plain = compare
+    """,
 }
 
 

@@ -77,6 +77,7 @@ WRONG = {
     "a loop": ("for i in range(3):\n    pass\n", "lab.py:1: a lab holds"),
     "eval": ("def f():\n    return eval('1')\n", "lab.py:2: a lab does not use eval; a task never needs it"),
     "a way around": ("def f(x):\n    return x.__globals__\n", "lab.py:2: a lab does not use __globals__;"),
+    "a module of a library": ("import torch\ndef f():\n    torch.sys.exit()\n", "lab.py:3: a lab does not use sys;"),
     "no Python": ("def f(:\n", "lab.py:1: invalid syntax; correct this line first"),
     "no Python for the compiler": ("\ndef f():\n    break\n", "lab.py:3: 'break' outside loop; correct this"),
     "a null byte": ("x = 1\0\n", "lab.py is no Python text: it holds null bytes; save it as UTF-8"),

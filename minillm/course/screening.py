@@ -65,9 +65,13 @@ HIDDEN = frozenset(
         "f_locals",
         "f_back",
         "tb_frame",
+        "_getframe",
+        "modules",
+        "os",
+        "sys",
     )
 )
-"""Attributes that do."""
+"""Attributes that do, some by way of a library that has imported such a module."""
 
 PURE = frozenset(
     (
