@@ -1,7 +1,9 @@
 """A launch's log as columns: one row for each access, in the order in which they happened."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from math import gcd
 from types import CodeType
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.lab.block import WARP_SIZE
-from kernels.lab.memory import KIND_SHIFT, Log, Memory
+from kernels.lab.memory import KIND_SHIFT, Log, Memory, Segment
 from kernels.lab.source import line_of
 
 Column = NDArray[np.int64]
@@ -80,6 +82,25 @@ def read_log(log: Log, memory: Memory, codes: Mapping[int, CodeType]) -> Accesse
     address = address + (cell - first[segment]) * itemsize
     columns = (place, line, function, kind, cell, segment, space, address, itemsize, block, epoch, thread, warp_sync)
     return Accesses(*columns)
+
+
+def in_pieces(log: Accesses, segments: Sequence[Segment]) -> tuple[Accesses, Column]:
+    """A log in which accesses to the same memory are to the same cells, and for each of its rows the log's own.
+
+    Where segments of several types are one memory, an access to an element becomes one to each of its pieces.
+    """
+    number = Counter((each.space, each.first_address) for each in segments if each.values.size)
+    overlaid = [at for at, each in enumerate(segments) if number[each.space, each.first_address] > 1]
+    if not overlaid or not len(log):
+        return log, np.arange(len(log))
+    size = gcd(*(segments[at].values.itemsize for at in overlaid))
+    here = np.isin(log.segment, overlaid)
+    pieces = np.where(here, log.itemsize // size, 1)
+    rows = np.repeat(np.arange(len(log)), pieces)
+    piece = np.arange(len(rows)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    split = log.take(rows)
+    numbered = int(log.cell.max()) + 1 + (split.address - segments[overlaid[0]].first_address) // size + piece
+    return replace(split, cell=np.where(here[rows], numbered, split.cell)), rows
 
 
 def read_tests(log: Log) -> tuple[Column, Column, Column, Column]:

@@ -80,6 +80,9 @@ class CheckedArrays:
         self._memory, self._dynamic_bytes, self._static_bytes = memory, dynamic_bytes, 0
         self._shared: dict[Any, Any] = {}
         self._segments: list[Segment] = []
+        self._bytes = poisoned(dynamic_bytes, np.uint8)
+        self._overlaid: list[Segment] = []
+        """Dynamic shared memory, once in each type in which the kernel has it."""
 
     def new_block(self) -> None:
         """From here on shared arrays are another block's: nobody has written them."""
@@ -102,7 +105,9 @@ class CheckedArrays:
         return self._memory.allocate(assigned_name(frame.f_code, frame.f_lasti, "shared"), shape, kind, Space.SHARED)
 
     def _dynamic(self, kind: np.dtype[Any]) -> Segment:
-        return self._memory.allocate(DYNAMIC, self._dynamic_bytes // kind.itemsize, kind, Space.SHARED)
+        segment = self._memory.overlay(DYNAMIC, _whole(self._bytes, kind), self._overlaid)
+        self._overlaid.append(segment)
+        return segment
 
     def local(self, shape: Any, dtype: Any, frame: FrameType) -> Any:
         """An array of the thread's own, unwritten at first."""

@@ -128,7 +128,7 @@ class CheckedArray:
     def _write(self, element: int, value: Any, frame: FrameType) -> None:
         cell = self._log(element, WRITE, frame)
         kept = self._segment.convert(value)
-        if self._memory.late_stores:
+        if self._memory.late_stores and self._cell not in self._memory.early:
             self._memory.own[cell] = (self._segment, element, kept)
         else:
             self._segment.values[element] = kept

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kernels.lab import lint, races, traffic
-from kernels.lab.accesses import read_log, read_tests
+from kernels.lab.accesses import in_pieces, read_log, read_tests
 from kernels.lab.allocation import CheckedArrays
 from kernels.lab.arrays import CheckedArray
 from kernels.lab.block import WARP_SIZE, Block, Deadlock, Divergence
@@ -151,6 +151,9 @@ class CheckedLaunch:
             log, [each.__name__ for each in program.functions], self._memory.segments, self._grid, self._shape
         )
         moved = map(reading.traffic, traffic.traffic(log))
+        pieces, origin = in_pieces(log, self._memory.segments)
+        raced = [each.whole(origin) for each in races.races(pieces, self._warp_syncs)]
+        unwritten = [each.whole(origin) for each in races.unwritten(pieces)]
         return Report(
             kernel=self._kernel.py_func.__name__,
             grid=self._grid,
@@ -160,9 +163,9 @@ class CheckedLaunch:
             variables=typing.variables,
             float64=typing.float64,
             refused=refused,
-            races=tuple(map(reading.race, races.races(log, self._warp_syncs))),
+            races=tuple(map(reading.race, raced)),
             divergences=tuple(self._divergences),
-            unwritten=tuple(map(reading.unwritten, races.unwritten(log))),
+            unwritten=tuple(map(reading.unwritten, unwritten)),
             traffic=tuple(sorted(moved, key=lambda each: (each.line, each.array, each.kind))),
             split_branches=self._split_branches(program),
             global_reads_per_thread=traffic.accesses_per_thread(log, (READ, ATOMIC)),

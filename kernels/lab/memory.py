@@ -108,6 +108,8 @@ class Memory:
     """For each thread of the running block its stores that wait, by cell."""
     own: dict[int, Store] = field(default_factory=dict)
     """The running thread's among them."""
+    early: set[int] = field(default_factory=set)
+    """First cells of the segments to which stores are seen at once."""
     _next_cell: int = 0
     _next_address: dict[Space, int] = field(default_factory=lambda: dict.fromkeys(Space, 0))
 
@@ -126,6 +128,21 @@ class Memory:
     def allocate(self, name: str, shape: Any, dtype: Any, space: Space) -> Segment:
         """A new array that nobody has written."""
         return self._add(space, poisoned(shape, dtype).reshape(-1), _contiguous(name, shape), 0)
+
+    def overlay(self, name: str, values: NDArray[Any], others: Sequence[Segment]) -> Segment:
+        """A shared array that is the memory of others, of other types, too: it gets cells of its own at their address.
+
+        Where there are others, stores to all of them are seen at once from here on.
+        """
+        if not others:
+            return self._add(Space.SHARED, values, _contiguous(name, values.shape), 0)
+        segment = self._at(Space.SHARED, others[0].first_address, values, _contiguous(name, values.shape))
+        self.early |= {each.first_cell for each in (*others, segment)}
+        for stores in self.pending:
+            for cell in [cell for cell, store in stores.items() if store[0].first_cell in self.early]:
+                stored, element, value = stores.pop(cell)
+                stored.values[element] = value
+        return segment
 
     def constant(self, name: str, values: NDArray[Any]) -> Segment:
         """An array that the kernel's source holds."""
@@ -160,9 +177,12 @@ class Memory:
 
     def _add(self, space: Space, values: NDArray[Any], arrays: Any, misalignment: int) -> Segment:
         address = self._next_address[space] + misalignment
+        self._next_address[space] = -(-(address + values.nbytes) // ALIGNMENT) * ALIGNMENT
+        return self._at(space, address, values, arrays)
+
+    def _at(self, space: Space, address: int, values: NDArray[Any], arrays: Any) -> Segment:
         segment = Segment(space, self._next_cell, address, values, arrays, conversion(values.dtype))
         self._next_cell += max(values.size, 1)
-        self._next_address[space] = -(-(address + values.nbytes) // ALIGNMENT) * ALIGNMENT
         self.segments.append(segment)
         return segment
 

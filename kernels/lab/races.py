@@ -26,6 +26,10 @@ class Found:
     rows: tuple[int, ...]
     cells: int
 
+    def whole(self, origin: Column) -> "Found":
+        """The same in the log of whose rows ``origin`` this log's are pieces."""
+        return Found(tuple(int(origin[row]) for row in self.rows), self.cells)
+
 
 def races(log: Accesses, warp_syncs: WarpSyncs) -> list[Found]:
     """Pairs of accesses to a cell by two threads, at least one a plain store, that no barrier orders.
