@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from minillm.course.lesson import Function, Lesson, LessonError, Task, lessons
-from minillm.course.skeleton import LAB, skeleton
+from minillm.course.skeleton import skeleton
 
 ROOT = Path(__file__).parent.parent
 
@@ -273,4 +273,4 @@ def test_a_lab_is_an_overlay_that_raises_not_implemented_and_nothing_else(module
 
 @pytest.mark.parametrize("each", lessons(), ids=lambda each: each.folder.name)
 def test_the_committed_labs_are_what_the_reference_gives(each):
-    assert (each.folder / LAB).read_text(encoding="utf-8") == skeleton(each), "run make skeletons"
+    assert each.skeleton.read_text(encoding="utf-8") == skeleton(each), "run make skeletons"

@@ -356,11 +356,11 @@ def skeletons(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; fail where one is not up to date.")] = False,
 ) -> None:
     """Generate each lesson's lab.py from the reference."""
-    from minillm.course.skeleton import LAB, skeleton
+    from minillm.course.skeleton import skeleton
 
     stale = []
     for each in _chosen(lesson):
-        file, text = each.folder / LAB, skeleton(each)
+        file, text = each.skeleton, skeleton(each)
         if not file.is_file() or file.read_text(encoding="utf-8") != text:
             stale.append(file)
             if not check:

@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from minillm.commands.typed import typed
+from minillm.course.lesson import TESTS
 from minillm.course.workspace import Workspace, shown
 from minillm.doctor import install_command
 
-TESTS = Path(__file__).parents[2] / "tests"
 IN_PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
 """A process for each core, up to as many as a small laptop's memory holds."""
 

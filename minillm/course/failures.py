@@ -12,14 +12,13 @@ from types import FrameType
 
 from minillm.course.grades import CheckDigest, Outcome
 from minillm.course.remarks import remarks
+from minillm.course.splice import OURS
 
 _LONGEST = 600
 """Characters of an exception's text that are shown."""
 
 _WIDEST = 120
 """Characters of each of its lines: an object in it may show all that it holds."""
-
-_OURS = ("minillm", "kernels")
 
 
 NEARLY_DUE = "as due in six digits"
@@ -98,7 +97,7 @@ def _cut(text: str, width: int) -> str:
 def _is_ours(frame: FrameType, lab: str | None) -> bool:
     module = str(frame.f_globals.get("__name__", ""))
     course = module.startswith("minillm.course")
-    return frame.f_code.co_filename == lab or (module.partition(".")[0] in _OURS and not course)
+    return frame.f_code.co_filename == lab or (module.partition(".")[0] in OURS and not course)
 
 
 def _where(frame: FrameType, lab: str | None) -> str:

@@ -13,8 +13,8 @@ from minillm.course.cache import cache_folder, keep_newest, tree_hash
 from minillm.course.expectations import Expectations, expectations
 from minillm.course.grades import LessonGrade, Outcome, TaskGrade, TestReport
 from minillm.course.job import Job, Limits
-from minillm.course.lesson import Function, Lesson, Task
-from minillm.course.mutants import TESTS, kill_mutant
+from minillm.course.lesson import TESTS, Function, Lesson, Task
+from minillm.course.mutants import kill_mutant
 from minillm.course.nursery import Nursery
 from minillm.course.overlay import Overlay
 from minillm.course.processes import Void, crew, run

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 LESSONS = Path(__file__).parents[2] / "lessons"
+TESTS = LESSONS.with_name("tests")
 HINT_LEVELS = 3
 
 _FOLDER = re.compile(r"(\d\d)_\w+")
@@ -81,6 +82,11 @@ class Lesson:
     prerequisites: tuple[int, ...]
     tasks: tuple[Task, ...]
     mutants: tuple[Mutant, ...]
+
+    @property
+    def skeleton(self) -> Path:
+        """What students copy and fill in, generated from the reference."""
+        return self.folder / "lab.py"
 
     @property
     def chapter(self) -> Path:

@@ -10,13 +10,11 @@ from pathlib import Path
 from minillm.course.expectations import Expectations, expectations
 from minillm.course.grades import MutantReport, Outcome, TestReport, Verdict
 from minillm.course.job import Job, Limits
-from minillm.course.lesson import Lesson, LessonError, Mutant
+from minillm.course.lesson import TESTS, Lesson, LessonError, Mutant
 from minillm.course.nursery import Nursery
 from minillm.course.overlay import Overlay, reference_source
 from minillm.course.processes import Void, crew, one_by_one, run
 from minillm.course.splice import OverlayError
-
-TESTS = Path(__file__).parents[2] / "tests"
 
 
 def judge_mutants(lesson: Lesson, tests: Path = TESTS, limits: Limits | None = None) -> Iterator[MutantReport]:

@@ -17,14 +17,14 @@ from minillm.course.job import SHOWN, Job, Limits
 from minillm.course.lesson import Lesson
 from minillm.course.nursery import Nursery, kill
 from minillm.course.overlay import may_be_compiled
+from minillm.course.splice import OURS
 
 AT_A_TIME = 2
 """Graded processes that run beside each other."""
 
-_OURS = ("minillm.", "kernels.")
-"""Modules whose tests need these libraries."""
-
 _LIBRARIES = ("torch", "gguf", "jinja2", "safetensors", "tokenizers")
+"""What tests of our own packages need."""
+
 _COMPILER = "numba"
 """Needed too, but an overlay of functions that it compiles must come before it."""
 
@@ -68,7 +68,7 @@ def crew(lesson: Lesson, root: Path) -> Iterator[tuple[Nursery, ThreadPoolExecut
     Whoever leaves early, as by an interrupt, waits for nobody.
     """
     modules = {function.module for task in lesson.tasks for function in task.functions}
-    libraries = _LIBRARIES if any(module.startswith(_OURS) for module in modules) else ()
+    libraries = _LIBRARIES if any(module.partition(".")[0] in OURS for module in modules) else ()
     compiler = (_COMPILER,) if libraries and not may_be_compiled(modules) else ()
     with Nursery(root, [*libraries, *compiler]) as nursery:
         pool = ThreadPoolExecutor(AT_A_TIME)

@@ -9,8 +9,8 @@ from minillm.course.expectations import Expectations, expectations
 from minillm.course.grades import MutantReport, Outcome, Verdict
 from minillm.course.grading import lab_job
 from minillm.course.job import Limits
-from minillm.course.lesson import Lesson, Task
-from minillm.course.mutants import TESTS, kill_mutant
+from minillm.course.lesson import TESTS, Lesson, Task
+from minillm.course.mutants import kill_mutant
 from minillm.course.nursery import Nursery
 from minillm.course.overlay import reference_source
 from minillm.course.processes import Void, crew, run
@@ -38,7 +38,7 @@ def prove(lesson: Lesson, tests: Path = TESTS, limits: Limits | None = None) -> 
 
 def _judge_blank(lesson: Lesson, due: Expectations, nursery: Nursery, limits: Limits, task: Task) -> MutantReport:
     """The skeleton's task, the rest being the reference's: all of its tests must fail because it is not written."""
-    job = lab_job(lesson, lesson.folder / "lab.py", task.functions, due, due.tests[task.number])
+    job = lab_job(lesson, lesson.skeleton, task.functions, due, due.tests[task.number])
     reports = tuple(run(job, nursery, limits))
     wrong = next((report for report in reports if report.outcome is not Outcome.NOT_WRITTEN), None)
     test, why = (wrong.test, wrong.message or "passes") if wrong else ("", "" if reports else "the task has no tests")

@@ -25,8 +25,6 @@ from minillm.course.given import (
 from minillm.course.imports import Import, render_imports
 from minillm.course.lesson import Function, Lesson, LessonError, Task
 
-LAB = "lab.py"
-
 _MODULE = """\"\"\"Lesson {number}, {title}: what you write.
 
 Replace each `raise NotImplementedError` by your code, and grade it:

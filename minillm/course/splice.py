@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from symtable import SymbolTable, symtable
 from types import CodeType
 
+OURS = ("minillm", "kernels")
+"""The project's packages."""
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Tasks = Mapping[str, Collection[str]]
 """Module name -> qualified names of functions, such as ``BlockManager.append``."""

@@ -131,7 +131,7 @@ def shown(path: Path) -> Path:
 
 def skeleton_text(lesson: Lesson) -> str:
     """The skeleton as it is committed. Raises LessonError for a lesson without one."""
-    file = lesson.folder / "lab.py"
+    file = lesson.skeleton
     if not file.is_file():
         raise LessonError(f"lesson {lesson.number} has no {file.name} yet; minillm lab skeletons writes it")
     return file.read_text(encoding="utf-8")
@@ -154,11 +154,6 @@ def written_functions(text: str, task: Task) -> list[Function]:
     """The task's functions whose body is no longer the skeleton's; docstrings and comments do not count."""
     found = functions(text)
     return [each for each in task.functions if each.name in found and not is_skeleton(found[each.name])]
-
-
-def written_tasks(lesson: Lesson, text: str) -> list[Task]:
-    """Tasks of which any function is written."""
-    return [task for task in lesson.tasks if written_functions(text, task)]
 
 
 def is_skeleton(function: Definition) -> bool:
