@@ -119,6 +119,8 @@ def test_an_interrupt_keeps_the_records_so_far(tmp_path, monkeypatch):
         (["--records", "no/such/folder/records.jsonl"], "give a file in an existing folder"),
         (["--html", "no/such/folder/page.html"], "the page cannot be written to no/such/folder/page.html"),
         (["--perfetto", "."], "the trace cannot be written to ."),
+        (["--perfetto", "/proc/x"], "the trace cannot be written to /proc/x"),
+        (["--html", "x", "--perfetto", "./x"], "the trace and the page cannot both be written to x; name two files"),
     ],
 )
 def test_a_mistake_is_one_sentence_before_anything_runs(arguments, named, monkeypatch):

@@ -370,6 +370,12 @@ def test_a_lesson_whose_tests_let_a_known_wrong_solution_pass_is_void(tmp_path):
 # What is due
 
 
+def test_a_cache_that_cannot_be_made_is_said_with_the_variable_that_names_it(toy, monkeypatch):
+    monkeypatch.setenv("MINILLM_CACHE", str(toy.lab("", "file") / "cache"))
+    with pytest.raises(ValueError, match="cannot be made: Not a directory; set MINILLM_CACHE to a folder of yours"):
+        graded(toy, TOTAL)
+
+
 def test_what_is_due_is_recorded_once_for_a_state_of_the_tree(toy, nursery, monkeypatch):
     states = iter(["first", "first", "second"])
     monkeypatch.setattr("minillm.course.expectations.tree_state", lambda tests: next(states))

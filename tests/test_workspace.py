@@ -1,5 +1,6 @@
 """A student's folder: labs are copied once, kept on a reset, and compared with the skeleton and the reference."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,46 @@ def test_a_reset_keeps_each_version_under_a_number(workspace, lesson):
         assert workspace.reset(lesson) == workspace.folder / f"lab_04_shapes.{number}.backup"
     assert workspace.lab(lesson).read_text() == SKELETON
     assert (workspace.folder / "lab_04_shapes.11.backup").read_text() == "version 11"
+
+
+def test_files_that_are_named_much_like_a_backup_are_none(workspace, lesson):
+    workspace.open(lesson)
+    for name in ("7x", "x.7", "7.8", "old"):
+        (workspace.folder / f"lab_04_shapes.{name}.backup").touch()
+    assert workspace.reset(lesson) == workspace.folder / "lab_04_shapes.1.backup"
+
+
+def test_a_link_to_nothing_is_no_place_for_a_lab(workspace, lesson):
+    workspace.folder.mkdir()
+    workspace.lab(lesson).symlink_to(workspace.folder / "elsewhere")
+    with pytest.raises(
+        LessonError, match=r"lab_04_shapes\.py is a link to .*elsewhere, which is not there; delete the"
+    ):
+        workspace.open(lesson)
+    assert not (workspace.folder / "elsewhere").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_said_with_the_variable_that_names_it(tmp_path, lesson):
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        LessonError, match=r"file/labs cannot be made: Not a directory; set MINILLM_LABS to a folder of"
+    ):
+        Workspace(tmp_path / "file" / "labs").open(lesson)
+
+
+@pytest.mark.parametrize("level", [-5, 4, "2"])
+def test_a_level_of_hints_that_there_is_none_of_counts_as_none_seen(workspace, lesson, level):
+    workspace.folder.mkdir()
+    (workspace.folder / ".hints.json").write_text(json.dumps({"4.1": level}))
+    assert workspace.hint(lesson, lesson.task(1))[0] == 1
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[" * 100_000])
+def test_notes_that_cannot_be_read_are_to_be_deleted(workspace, lesson, text):
+    workspace.open(lesson)
+    (workspace.folder / ".solved.json").write_text(text)
+    with pytest.raises(LessonError, match=r"\.solved\.json is no JSON; delete it"):
+        workspace.is_solved(lesson, lesson.task(1))
 
 
 def names(functions):

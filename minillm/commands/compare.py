@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich import print as show
 
+from minillm.commands.files import see_writable
 from minillm.records import Recording, write_jsonl
 from minillm.report.progress import progress_bar
 
@@ -138,10 +139,8 @@ class _Files:
     html: Path | None
 
     def check(self) -> None:
-        """Raises ValueError for a path that could not be written to."""
-        for name, path in (("records", self.records), ("the trace", self.perfetto), ("the page", self.html)):
-            if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-                raise ValueError(f"{name} cannot be written to {path}; give a file in an existing folder")
+        """Raises ValueError for a path that could not be written to, or is given twice."""
+        see_writable((("records", self.records), ("the trace", self.perfetto), ("the page", self.html)))
 
     def write(self, recordings: list[Recording], title: str) -> None:
         """The page comes last: it may turn out to be too large. There is none where nothing ran."""

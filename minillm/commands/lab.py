@@ -11,6 +11,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from minillm.commands.files import see_writable
 from minillm.commands.typed import typed
 from minillm.course.lesson import HINT_LEVELS, Lesson, Task, lesson_numbered, lessons
 from minillm.course.screening import Refused, read_lab
@@ -126,8 +127,7 @@ def grade(
     from minillm.course.submissions import grade_labs
     from minillm.report.grades import grades_table
 
-    for file in filter(None, (json_file, gradescope)):
-        _see_writable(file)
+    see_writable((("the grades", json_file), ("Gradescope's results", gradescope)))
     folder = _folder(labs) if labs else Workspace.from_environment().folder
     grades = list(_told(grade_labs(_chosen(lesson), folder)))
     _show(grades_table(grades))
@@ -157,7 +157,7 @@ def grade_folder(
     from minillm.course.results import as_csv
     from minillm.course.submissions import grade_students
 
-    _see_writable(csv)
+    see_writable([("the table", csv)])
     students = []
     for each in grade_students(_chosen(lesson), _folder(folder)):
         typer.echo(f"{each.student}: {each.earned} points")
@@ -380,14 +380,6 @@ def _folder(path: Path) -> Path:
     if not path.is_dir():
         raise ValueError(f"there is no folder {path}; name the one with the labs")
     return path.absolute()
-
-
-def _see_writable(file: Path) -> None:
-    """Raises ValueError for a file that could not be written at the end of a long run."""
-    try:
-        file.open("a").close()
-    except OSError as error:
-        raise ValueError(f"{file} cannot be written: {error.strerror}; name a file in a folder of yours") from None
 
 
 def _write_json(file: Path, data: dict[str, Any]) -> None:

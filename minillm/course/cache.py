@@ -18,6 +18,18 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minillm"
 
 
+def made_folder(name: str) -> Path:
+    """A folder in the cache, made if it is not there. Raises ValueError where it cannot be."""
+    folder = cache_folder() / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"the folder {folder} cannot be made: {error.strerror}; set MINILLM_CACHE to a folder of yours"
+        ) from None
+    return folder
+
+
 def tree_hash(paths: Iterable[Path]) -> str:
     """Hash of these files and of all code and data below these folders: hexadecimal, 16 characters."""
     hasher = hashlib.sha256()

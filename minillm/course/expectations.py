@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import minillm
-from minillm.course.cache import cache_folder, keep_newest, tree_hash
+from minillm.course.cache import keep_newest, made_folder, tree_hash
 from minillm.course.grades import Outcome
 from minillm.course.job import Job, Limits
 from minillm.course.lesson import Lesson
@@ -51,10 +51,9 @@ def expectations(lesson: Lesson, tests: Path, nursery: Nursery, limits: Limits) 
     if not paths:
         raise Void(f"lesson {lesson.number} has no tests in {tests}; there must be a test_{name}_*.py")
     files = tuple(str(path.relative_to(tests.parent)) for path in paths)
-    folder = cache_folder() / "expectations"
+    folder = made_folder("expectations")
     file = folder / f"{name}_{tree_state(tests)}.json"
     if not file.exists():
-        folder.mkdir(parents=True, exist_ok=True)
         _record(files, nursery, file, limits)
         keep_newest(folder, f"{name}_*.json", _KEPT)
     table = json.loads(file.read_text(encoding="utf-8"))["tests"]

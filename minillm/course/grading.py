@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minillm.course import misconceptions
-from minillm.course.cache import cache_folder, keep_newest, tree_hash
+from minillm.course.cache import keep_newest, made_folder, tree_hash
 from minillm.course.expectations import Expectations, expectations
 from minillm.course.grades import LessonGrade, Outcome, TaskGrade, TestReport
 from minillm.course.job import Job, Limits
@@ -159,7 +159,7 @@ def _by_module(functions: Iterable[Function]) -> dict[str, list[str]]:
 
 def prove_grader(lesson: Lesson, due: Expectations, nursery: Nursery, limits: Limits) -> None:
     """See that a known wrong solution fails, once for a state of the tree. Raises Void if it passes."""
-    folder = cache_folder() / "trials"
+    folder = made_folder("trials")
     note = folder / f"{due.file.stem}_{tree_hash([lesson.folder / 'lesson.toml'])}"
     if note.exists():
         return
@@ -168,7 +168,6 @@ def prove_grader(lesson: Lesson, due: Expectations, nursery: Nursery, limits: Li
         if report.reports and all(each.passed for each in report.reports):
             raise Void(f"the known wrong solution {mutant.name} passes every test, so nothing of this run counts")
         if report.reports:
-            folder.mkdir(parents=True, exist_ok=True)
             note.touch()
             keep_newest(folder, "*", _KEPT)
             return

@@ -21,6 +21,7 @@ from minillm.course.splice import signature
 FOLDER = Path(__file__).parents[2] / "my_labs"
 VARIABLE = "MINILLM_LABS"
 
+_BACKUP = re.compile(r"\.(\d+)\.backup")
 _SKELETON = re.compile(r"lesson \d+, task \d+: ")
 
 
@@ -57,12 +58,17 @@ class Workspace:
         return self.folder / lab_name(lesson)
 
     def open(self, lesson: Lesson) -> bool:
-        """Copy the skeleton unless there is a lab already, and say whether it was copied. Raises LessonError."""
+        """Copy the skeleton unless there is a lab already, and say whether it was copied.
+
+        Raises LessonError where there is no skeleton, or no place for the copy.
+        """
         lab = self.lab(lesson)
+        if lab.is_symlink() and not lab.exists():
+            raise LessonError(f"{lab} is a link to {lab.readlink()}, which is not there; delete the link")
         if lab.exists():
             return False
         text = skeleton_text(lesson)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._make_folder()
         lab.write_text(text, encoding="utf-8")
         return True
 
@@ -72,7 +78,8 @@ class Workspace:
         if not lab.exists():
             self.open(lesson)
             return None
-        numbers = (int(path.suffixes[-2].removeprefix(".")) for path in self.folder.glob(f"{lab.stem}.[0-9]*.backup"))
+        names = (_BACKUP.fullmatch(path.name.removeprefix(lab.stem)) for path in self.folder.glob(f"{lab.stem}.*"))
+        numbers = (int(name[1]) for name in names if name)
         backup = self.folder / f"{lab.stem}.{max(numbers, default=0) + 1}.backup"
         shutil.move(lab, backup)
         lab.write_text(text, encoding="utf-8")
@@ -81,7 +88,7 @@ class Workspace:
     def hints_seen(self, lesson: Lesson, task: Task) -> int:
         """The highest level of hint that was shown, 0 for none."""
         seen = self._read(".hints.json").get(f"{lesson.number}.{task.number}", 0)
-        return seen if isinstance(seen, int) else 0
+        return seen if isinstance(seen, int) and 0 <= seen <= HINT_LEVELS else 0
 
     def hint(self, lesson: Lesson, task: Task, level: int | None = None) -> tuple[int, str]:
         """A hint and its level, the next one that was not seen unless a level is given; it counts as seen from now on.
@@ -105,17 +112,24 @@ class Workspace:
         digest = self._read(".solved.json").get(f"{lesson.number}.{task.number}")
         return digest is not None and digest == _digest(read_lab(self.lab(lesson)), task)
 
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            remedy = f"set {VARIABLE} to a folder of yours"
+            raise LessonError(f"the folder {self.folder} cannot be made: {error.strerror}; {remedy}") from None
+
     def _read(self, name: str) -> dict[str, object]:
         file = self.folder / name
         try:
             found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             raise LessonError(f"{file} is no JSON; delete it, it only holds what you have seen and solved") from None
         return found if isinstance(found, dict) else {}
 
     def _note(self, name: str, entries: Mapping[str, object]) -> None:
         notes = {**self._read(name), **entries}
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._make_folder()
         (self.folder / name).write_text(json.dumps(notes, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
