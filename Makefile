@@ -60,8 +60,8 @@ doctor: setup ## say what this machine can run, and how to get the rest
 notebooks: setup ## run the lessons' notebooks and write them with their outputs
 	$(MINILLM) notebooks
 
-check-notebooks: setup ## run the lessons' notebooks and compare them with those that are there
-	$(MINILLM) notebooks --check
+check-notebooks: setup ## run the lessons' notebooks and compare them with those that are there; LIMIT=600 seconds each
+	$(MINILLM) notebooks --check $(if $(LIMIT),--limit $(LIMIT))
 
 notebook: setup $(VENV)/installed-jupyter ## open the lessons' notebooks in Jupyter
 	$(VENV)/bin/jupyter lab lessons
