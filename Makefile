@@ -57,17 +57,18 @@ gpu-check: ## check and time the CUDA kernels on a GPU, with the torch, numba an
 doctor: setup ## say what this machine can run, and how to get the rest
 	$(MINILLM) doctor
 
-notebooks: setup ## run the lessons' notebooks and write them with their outputs
-	$(MINILLM) notebooks
+notebooks: setup ## run the lessons' notebooks and write them with their outputs; L=4 one lesson's
+	$(MINILLM) notebooks $(L)
 
-check-notebooks: setup ## run the lessons' notebooks and compare them with those that are there; LIMIT=600 seconds each
-	$(MINILLM) notebooks --check $(if $(LIMIT),--limit $(LIMIT))
+check-notebooks: setup ## run the lessons' notebooks and compare them with what stands there
+	$(MINILLM) notebooks --check $(L) $(if $(LIMIT),--limit $(LIMIT))
 
 notebook: setup $(VENV)/installed-jupyter ## open the lessons' notebooks in Jupyter
 	$(VENV)/bin/jupyter lab lessons
 
 book: setup $(VENV)/installed-book ## build the book from the notebooks, in book/_build/html
 	$(VENV)/bin/python -m sphinx -q -W --keep-going -n -c book -d book/_build/doctrees . book/_build/html
+	@echo "The book begins at book/_build/html/index.html."
 
 book-serve: book ## show the book at http://127.0.0.1:8000
 	$(VENV)/bin/python -m http.server --bind 127.0.0.1 --directory book/_build/html 8000

@@ -4,5 +4,5 @@ from minillm.commands.compare import compare
 
 
 def demo() -> None:
-    """Serve a small real model under every policy, and compare them: ``minillm compare`` as it comes."""
+    """Serve a small real model under every policy, and compare them: what compare does without options."""
     compare()

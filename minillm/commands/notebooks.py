@@ -33,7 +33,7 @@ def notebooks(
         typer.echo(f"{shown(problem.file)}:{problem.line}: {problem.text}", err=True)
     if problems:
         raise typer.Exit(1)
-    typer.echo(f"{len(chosen)} notebooks {'are up to date' if check else 'written'}.")
+    typer.echo(f"{'Up to date' if check else 'Written'}: the notebooks of {len(chosen)} lessons.")
 
 
 def chosen_lessons(numbers: list[int] | None) -> list[Lesson]:
