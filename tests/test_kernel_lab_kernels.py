@@ -8,11 +8,11 @@ import torch
 from numba import cuda, float32, int32, types
 
 from kernels import lab
+from minillm.bench.lab import TILE, tiled_matmul
 
 RANDOM = np.random.default_rng(5)
 MODES = [(order, late) for order in ("ascending", "descending", 3) for late in (True, False)]
 TABLE = np.array([3, 1, 4, 1, 5], np.int64)
-TILE = 8
 FULL = 0xFFFFFFFF
 
 
@@ -100,27 +100,10 @@ def test_reduction_with_shuffles(launched):
     assert list(out) == [x[:128].sum(), x[128:].sum()]
 
 
-@cuda.jit
-def matmul(a, b, c):
-    tile_a = cuda.shared.array((TILE, TILE), float32)
-    tile_b = cuda.shared.array((TILE, TILE), float32)
-    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-    x, y = cuda.grid(2)
-    total = float32(0)
-    for tile in range(a.shape[1] // TILE):
-        tile_a[ty, tx] = a[y, tile * TILE + tx]
-        tile_b[ty, tx] = b[tile * TILE + ty, x]
-        cuda.syncthreads()
-        for k in range(TILE):
-            total += tile_a[ty, k] * tile_b[k, tx]
-        cuda.syncthreads()
-    c[y, x] = total
-
-
 def test_tiled_matmul(launched):
     a, b = RANDOM.random((2, 16, 16), np.float32)
     c = np.zeros_like(a)
-    report = launched(matmul, (2, 2), (TILE, TILE), a, b, c)
+    report = launched(tiled_matmul, (2, 2), (TILE, TILE), a, b, c)
     np.testing.assert_allclose(c, a @ b, rtol=1e-5)
     assert report.excess_sectors == 0
     assert report.float_operations == 2 * 16**3

@@ -95,7 +95,7 @@ def _tasks(tasks: Iterable[TaskGrade]) -> Table:
         tests = _share(sum(report.passed for report in task.reports), len(task.reports))
         points = _share(task.earned, task.points)
         goal = Text(task.goal, no_wrap=True, overflow="ellipsis")
-        table.add_row(str(task.task), _state(task), tests, points, _together(task), goal, style=style)
+        table.add_row(str(task.task), _state(task), tests, points, _together([task]), goal, style=style)
     return table
 
 
@@ -112,10 +112,12 @@ def _notes(tasks: Iterable[TaskGrade]) -> Iterator[Line]:
         yield Line("together: the same tests with all of your tasks; one unsolved may spoil others.", DIM)
 
 
-def _together(task: TaskGrade) -> str:
-    if not task.integration:
+def _together(tasks: Iterable[TaskGrade]) -> str:
+    """How those of the tasks fare that were also run with all of the student's."""
+    run = [task.integrates for task in tasks if task.integration]
+    if not run:
         return "-"
-    return "passes" if task.integrates else "fails"
+    return "passes" if all(run) else "fails"
 
 
 def task_lines(task: TaskGrade, others_are_wrong: bool = False) -> Iterator[Line]:
@@ -222,7 +224,7 @@ def grades_table(grades: Sequence[LessonGrade]) -> Table:
     for grade in grades:
         style = GOOD if grade.earned == grade.points else ""
         solved, points = _share(_solved(grade), len(grade.tasks)), _share(grade.earned, grade.points)
-        together = "void" if grade.void else _lesson_together(grade)
+        together = "void" if grade.void else _together(grade.tasks)
         table.add_row(Text(f"{grade.lesson} {grade.title}"), solved, points, together, style=style)
     return table
 
@@ -233,13 +235,6 @@ def _solved(grade: LessonGrade) -> int:
 
 def _share(part: int, whole: int) -> str:
     return f"{part} of {whole}"
-
-
-def _lesson_together(grade: LessonGrade) -> str:
-    run = [task for task in grade.tasks if task.integration]
-    if not run:
-        return "-"
-    return "passes" if all(task.integrates for task in run) else "fails"
 
 
 def mutants_table(reports: Sequence[MutantReport]) -> Table:
