@@ -55,6 +55,17 @@ def test_attention_by_tiles(launch, rows, cached, heads, head_dim, dtype):
     assert_allclose(log_sums, expected_log_sums, rtol=0, atol=1e-4)
 
 
+@in_every_way
+def test_a_higher_score_in_a_later_tile_corrects_what_came_before(launch):
+    q, k, v = case(1, TILE + 2, 1, 1, 8, np.float32)
+    k[-1] = 4 * q[0]
+    out, log_sums = attend(launch, q, k, v, 1.0)
+    expected, expected_log_sums = written_out(q, k, v, 1.0)
+    assert (k[:TILE, 0] @ q[0, 0]).max() < k[-1, 0] @ q[0, 0], "the later tile holds the maximum"
+    assert_allclose(out, expected, rtol=0, atol=TOLERANCE[np.float32])
+    assert_allclose(log_sums, expected_log_sums, rtol=0, atol=1e-4)
+
+
 def test_a_row_looks_at_every_key_up_to_its_own_and_at_no_other():
     q, k, v = case(20, 20, 1, 1, 8, np.float32)
     with lab.run():

@@ -153,6 +153,20 @@ def test_a_syncwarp_orders_only_the_lanes_of_its_mask():
 
 
 @cuda.jit
+def other_warp_reads_after_syncwarp(x, out):
+    s = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    s[t] = x[t]
+    cuda.syncwarp()
+    out[t] = s[t ^ 33]  # in the other warp, and another lane
+
+
+def test_a_syncwarp_orders_no_threads_of_another_warp():
+    (race,) = report_of(other_warp_reads_after_syncwarp, 1, 64, X, np.zeros_like(X)).races
+    assert {race.first.kind, race.second.kind} == {"read", "write"}
+
+
+@cuda.jit
 def many_ordered_writes_first(out):
     s = cuda.shared.array(1, int32)
     t = cuda.threadIdx.x
