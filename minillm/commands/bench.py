@@ -1,6 +1,7 @@
 """``minillm bench``: measure the parts that have to be fast."""
 
 from collections.abc import Iterable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -8,6 +9,8 @@ import typer
 from rich import print as show
 from rich.progress import track
 from rich.table import Table
+
+from minillm.doctor import install_command
 
 Measurement = TypeVar("Measurement")
 
@@ -105,6 +108,22 @@ def lab() -> None:
     ]
     header = ("kernel", "simulator, s", "lab, ms", "times as fast", "with checks, ms", "times as fast")
     show(_table("Processor time of one launch in numba's simulator and in the kernel lab", header, rows))
+
+
+@app.command()
+def ptx() -> None:
+    """Registers and memory of the CUDA kernels, compiled for GPUs that are not there; about a minute."""
+    from kernels.ptx import KERNELS, can_compile
+    from minillm.bench.ptx import VARIANTS, measure
+
+    if not can_compile():
+        raise ValueError(f"the CUDA compiler is not installed; run {install_command('cuda')}")
+    taken = list(_tracked(measure(), len(KERNELS), "kernels"))
+    rows = [(each.kernel, *map(str, each.registers), f"{each.shared_bytes}") for each in taken]
+    variants = [f"sm_{major}{minor}\n{storage}" for (major, minor), storage in VARIANTS]
+    header = ("kernel", *variants, "shared,\nbytes")
+    show(_table(f"Registers of a thread (numba-cuda {version('numba-cuda')})", header, rows))
+    show(f"Bytes that a thread spills, at most: {max(each.spilled_bytes for each in taken)}")
 
 
 def _tracked(measurements: Iterable[Measurement], total: int, what: str) -> Iterable[Measurement]:
