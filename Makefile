@@ -10,7 +10,7 @@ LESSON = $(or $(L),$(error say which lesson, as in make $@ L=4))
 TASK = $(if $(and $(L),$(T)),$(L) $(T),$(error say which lesson and task, as in make $@ L=4 T=2))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test grade progress hint peek reset mutants check-mutants skeletons notebooks check-notebooks notebook book book-serve check-book lint check-ptx gpu-check doctor setup clean
+.PHONY: help demo test grade progress hint peek reset mutants check-mutants skeletons notebooks check-notebooks notebook book book-serve check-book lint check-cuda gpu-check doctor setup clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { sub("%", "N", $$1); printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -51,9 +51,9 @@ check-mutants: setup ## see that they are found, that labs not written fail, and
 skeletons: setup ## generate the lessons' labs from the reference
 	$(MINILLM) lab skeletons $(L)
 
-check-ptx: setup $(VENV)/installed-cuda ## compile the CUDA kernels for GPUs that are not there
+check-cuda: setup $(VENV)/installed-cuda ## compile the CUDA kernels for GPUs that are not there, and test the lab beside that compiler
 	$(VENV)/bin/python -c 'from kernels import ptx; assert ptx.can_compile(), "the tests would be skipped"'
-	$(VENV)/bin/python -m pytest tests/test_cuda_ptx.py
+	$(VENV)/bin/python -m pytest tests/test_cuda_ptx.py tests/test_kernel_lab*.py
 
 gpu-check: ## check and time the CUDA kernels on a GPU, with the torch, numba and numpy of PYTHON=
 	$(PYTHON) -m minillm.bench.gpu

@@ -636,6 +636,16 @@ def test_arithmetic_intensity_is_operations_over_bytes_moved():
     assert report.arithmetic_intensity == 128 / (3 * 64 * 4)
 
 
+@cuda.jit
+def add_neighbours(x, out):
+    t = cuda.threadIdx.x
+    out[t] = x[t] + cuda.shfl_xor_sync(0xFFFFFFFF, x[t], 1)
+
+
+def test_a_shuffle_is_no_operation_on_floats():
+    assert report_of(add_neighbours, 1, 32, X, np.zeros_like(X)).float_operations == 32
+
+
 @cuda.jit(device=True)
 def keep(shared, value):
     shared[cuda.threadIdx.x] = value

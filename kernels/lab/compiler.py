@@ -6,6 +6,7 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from numba import cuda
 from numba.core import types as numba_types
 from numba.core.errors import NumbaError
 from numba.cuda.compiler import compile_cuda
@@ -28,12 +29,14 @@ COMPUTE_CAPABILITY = (8, 0)
 """The types do not depend on it, but the compiler wants one."""
 ERRORS = (NumbaError, NumbaCudaError)
 """What the compiler raises for a kernel that it refuses."""
+SHUFFLES = (cuda.shfl_sync, cuda.shfl_up_sync, cuda.shfl_down_sync, cuda.shfl_xor_sync)
+"""Device functions for numba, and for numba-cuda functions of its own kind, by which its types name them."""
 
 _NO_MIN_MAX = (
     "numba without numba-cuda knows no min() and max() of two numbers; write a if a > b else b, or install numba-cuda"
 )
 
-__all__ = ["ERRORS", "CUDADispatcher", "as_dtype", "compiled_types", "from_dtype", "ir", "types"]
+__all__ = ["ERRORS", "SHUFFLES", "CUDADispatcher", "as_dtype", "compiled_types", "from_dtype", "ir", "types"]
 
 
 def compiled_types(function: FunctionType, signature: tuple[Any, ...], is_kernel: bool) -> Any:

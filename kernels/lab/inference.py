@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.lab.compiler import ERRORS, CUDADispatcher, compiled_types, from_dtype, ir, types
+from kernels.lab.compiler import ERRORS, SHUFFLES, CUDADispatcher, compiled_types, from_dtype, ir, types
 from kernels.lab.source import LabError
 
 Line = tuple[str, int]
@@ -164,7 +164,7 @@ class _Typed:
         return [self.typemap[var.name] for var in _operands(value)]
 
     def operations(self) -> dict[Line, int]:
-        """Arithmetic operations on floats in each line, conversions and device functions' calls aside."""
+        """Arithmetic operations on floats in each line: no conversions, shuffles or calls of device functions."""
         counts: dict[Line, int] = {}
         for statement in self.assigned:
             if self._is_operation(statement):
@@ -180,8 +180,9 @@ class _Typed:
             return False
         if value.op != "call":
             return True
-        conversion = isinstance(self.typemap[value.func.name], types.NumberClass)
-        return not conversion and self._device_function(value) is None
+        function = self.typemap[value.func.name]
+        moves = isinstance(function, types.NumberClass) or getattr(function, "typing_key", None) in SHUFFLES
+        return not moves and self._device_function(value) is None
 
 
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "neg": "-"}
