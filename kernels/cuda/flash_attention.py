@@ -15,7 +15,7 @@ import math
 from numba import cuda, float32
 
 from kernels.checks import MAX_HEAD_DIM, Floats, check_flash_attention
-from kernels.cuda.warp import ALL_LANES, MINUS_INFINITY, ZERO, larger, smaller
+from kernels.cuda.warp import MINUS_INFINITY, ZERO, larger, smaller, warp_max, warp_sum
 
 TILE = 16
 """Queries of a block, keys of a tile, and threads along both: the 16 threads of a row are half a warp."""
@@ -27,27 +27,19 @@ PADDED_DIM = MAX_HEAD_DIM + 1
 @cuda.jit(device=True)
 def row_max(value: float) -> float:
     """The largest value among the 16 threads of a row, in each of them."""
-    distance = TILE // 2
-    while distance > 0:
-        value = larger(value, cuda.shfl_xor_sync(ALL_LANES, value, distance))
-        distance //= 2
-    return value
+    return warp_max(value, TILE)
 
 
 @cuda.jit(device=True)
 def row_sum(value: float) -> float:
     """The sum over the 16 threads of a row, in each of them."""
-    distance = TILE // 2
-    while distance > 0:
-        value += cuda.shfl_xor_sync(ALL_LANES, value, distance)
-        distance //= 2
-    return value
+    return warp_sum(value, TILE)
 
 
 @cuda.jit(device=True)
 def load_tile(tile: Floats, source: Floats, start: int, end: int, head: int) -> None:
     """Fill a tile ``[TILE, head_dim]`` with rows ``[start, end)`` of source ``[rows, heads, head_dim]``, else zeros."""
-    x, y = cuda.threadIdx.x, cuda.threadIdx.y
+    x, y = cuda.threadIdx.x & (TILE - 1), cuda.threadIdx.y
     for d in range(x, source.shape[2], TILE):
         tile[y, d] = float32(source[start + y, head, d]) if start + y < end else ZERO
 
@@ -63,7 +55,8 @@ def flash_attention_kernel(q: Floats, k: Floats, v: Floats, scale: float, out: F
     weights = cuda.shared.array((TILE, TILE), float32)
     summed = cuda.local.array(DIMS_PER_THREAD, float32)
     rows, heads, head_dim = q.shape
-    context, head, x, y = k.shape[0], cuda.blockIdx.y, cuda.threadIdx.x, cuda.threadIdx.y
+    x, y = cuda.threadIdx.x & (TILE - 1), cuda.threadIdx.y  # by & the compiler sees that x is small: see lane_id
+    context, head = k.shape[0], cuda.blockIdx.y
     kv_head = head // (heads // k.shape[1])
     first = cuda.blockIdx.x * TILE
     position = context - rows + first + y  # the last key that row y looks at, by the mask aligned to the bottom right

@@ -10,7 +10,7 @@ import math
 from numba import cuda, float32
 
 from kernels.checks import MAX_HEAD_DIM, Floats
-from kernels.cuda.warp import MINUS_INFINITY, WARP, ZERO, larger, warp_sum
+from kernels.cuda.warp import MINUS_INFINITY, WARP, ZERO, lane_id, larger, warp_sum
 
 THREADS = 128
 WARPS = THREADS // WARP
@@ -21,7 +21,7 @@ DIMS_PER_LANE = MAX_HEAD_DIM // WARP
 @cuda.jit(device=True)
 def begin(query: Floats, state: Floats, summed: Floats, q: Floats, scale: float) -> None:
     """Load a lane's elements of a query ``q [head_dim]``, scaled; nothing has been looked at."""
-    lane = cuda.threadIdx.x % WARP
+    lane = lane_id()
     for i in range(DIMS_PER_LANE):
         query[i] = float32(q[lane + i * WARP]) * scale if lane + i * WARP < len(q) else ZERO
         summed[i] = ZERO
@@ -31,12 +31,12 @@ def begin(query: Floats, state: Floats, summed: Floats, q: Floats, scale: float)
 @cuda.jit(device=True)
 def look_at(key: Floats, value: Floats, query: Floats, state: Floats, summed: Floats) -> None:
     """Take one more ``key [head_dim]`` and its value into a warp's online softmax."""
-    lane = cuda.threadIdx.x % WARP
+    lane = lane_id()
     dot = ZERO
     for i in range(DIMS_PER_LANE):
         if lane + i * WARP < len(key):
             dot += query[i] * float32(key[lane + i * WARP])
-    score = warp_sum(dot)
+    score = warp_sum(dot, WARP)
     maximum = larger(state[0], score)
     correction, weight = math.exp(state[0] - maximum), math.exp(score - maximum)
     state[0], state[1] = maximum, state[1] * correction + weight
@@ -53,7 +53,7 @@ def finish(state: Floats, summed: Floats, out: Floats) -> None:
     """
     maxima, totals = cuda.shared.array(WARPS, float32), cuda.shared.array(WARPS, float32)
     sums = cuda.shared.array((WARPS, MAX_HEAD_DIM), float32)
-    lane, warp = cuda.threadIdx.x % WARP, cuda.threadIdx.x // WARP
+    lane, warp = lane_id(), cuda.threadIdx.x // WARP
     for i in range(DIMS_PER_LANE):
         if lane + i * WARP < len(out):
             sums[warp, lane + i * WARP] = summed[i]

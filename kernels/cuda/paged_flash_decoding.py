@@ -12,8 +12,8 @@ from numba import cuda, float32
 
 from kernels.checks import Floats, Ints, check_decode, check_parts
 from kernels.cuda.online import DIMS_PER_LANE
-from kernels.cuda.tiles import TILE, accumulate, load_tile, shared_bytes, weigh, write
-from kernels.cuda.warp import MINUS_INFINITY, WARP, ZERO, larger, smaller, whole_warps
+from kernels.cuda.tiles import TILE, attend, shared_bytes, write
+from kernels.cuda.warp import MINUS_INFINITY, WARP, ZERO, lane_id, larger, smaller, whole_warps
 
 PART = 256
 """Keys that a block attends to at most. What a part is depends on the sequence alone, not on its company."""
@@ -33,45 +33,33 @@ def paged_flash_decoding_kernel(
     partial: Floats,
     log_sums: Floats,
 ) -> None:
-    """A block for each part, key head (and eight of its query heads) and sequence; a warp for each query head.
-
-    All warps load a tile of keys; each lane then has one key's score; all load the values; each lane then has some of
-    the output's elements.
-    """
+    """A block for each part, key head (and eight of its query heads) and sequence; a warp for each query head."""
     shared = cuda.shared.array(0, float32)
     weights = cuda.shared.array((WARPS, TILE), float32)
     summed = cuda.local.array(DIMS_PER_LANE, float32)
-    kv_heads, head_dim = k_cache.shape[1], k_cache.shape[3]
-    part, kv_head, sequence = cuda.blockIdx.x, cuda.blockIdx.y % kv_heads, cuda.blockIdx.z
-    lane, warp = cuda.threadIdx.x % WARP, cuda.threadIdx.x // WARP
-    group = q.shape[1] // kv_heads
+    part, kv_heads, sequence = cuda.blockIdx.x, k_cache.shape[1], cuda.blockIdx.z
+    kv_head, group, warp = cuda.blockIdx.y % kv_heads, q.shape[1] // kv_heads, cuda.threadIdx.x // WARP
     member = cuda.blockIdx.y // kv_heads * WARPS + warp
-    head = kv_head * group + member
-    tile, query = shared[: TILE * (head_dim + 1)], shared[TILE * (head_dim + 1) + warp * head_dim :]
-    for d in range(lane, head_dim if member < group else 0, WARP):
-        query[d] = float32(q[sequence, head, d]) * scale
-    for i in range(DIMS_PER_LANE):
-        summed[i] = ZERO
-    maximum, total = MINUS_INFINITY, ZERO
+    head = kv_head * group + smaller(member, group - 1)
     end = smaller((part + 1) * PART, context_lens[sequence])
-    for start in range(part * PART, end, TILE):
-        keys = smaller(TILE, end - start)
-        load_tile(tile, k_cache, block_tables[sequence], kv_head, start, keys)
-        cuda.syncthreads()
-        visible = keys if member < group else 0
-        weight, maximum, correction, tile_total = weigh(tile, query, head_dim, visible, maximum)
-        total = total * correction + tile_total
-        weights[warp, lane] = weight
-        cuda.syncthreads()  # nobody reads keys any more
-        load_tile(tile, v_cache, block_tables[sequence], kv_head, start, keys)
-        cuda.syncthreads()
-        for i in range(DIMS_PER_LANE):
-            summed[i] *= correction
-        accumulate(summed, weights[warp], tile, head_dim, visible)
-        cuda.syncthreads()  # nobody reads values any more
+    seen = end if member < group else 0  # a warp without a query helps to load, and writes nothing
+    maximum, total = attend(
+        q[sequence, head],
+        scale,
+        k_cache,
+        v_cache,
+        block_tables[sequence],
+        kv_head,
+        part * PART,
+        end,
+        seen,
+        shared,
+        weights[warp],
+        summed,
+    )
     if member < group:
         write(partial[part, sequence, head], summed, total)
-        if lane == 0:
+        if lane_id() == 0:
             log_sums[part, sequence, head] = maximum + math.log(total) if total != ZERO else MINUS_INFINITY
 
 

@@ -11,8 +11,8 @@ from numba import cuda, float32
 
 from kernels.checks import Floats, Ints, check_prefill
 from kernels.cuda.online import DIMS_PER_LANE
-from kernels.cuda.tiles import TILE, accumulate, load_tile, shared_bytes, weigh, write
-from kernels.cuda.warp import MINUS_INFINITY, WARP, ZERO, smaller
+from kernels.cuda.tiles import TILE, attend, shared_bytes, write
+from kernels.cuda.warp import WARP, smaller
 
 VECTORS = 8
 """Query vectors of a block, a warp for each: 256 threads fit a multiprocessor whatever registers they take."""
@@ -33,40 +33,31 @@ def paged_prefill_attention_kernel(
     shared = cuda.shared.array(0, float32)
     weights = cuda.shared.array((VECTORS, TILE), float32)
     summed = cuda.local.array(DIMS_PER_LANE, float32)
-    kv_heads, head_dim = k_cache.shape[1], k_cache.shape[3]
-    first, kv_head, sequence = cuda.blockIdx.x * VECTORS, cuda.blockIdx.y, cuda.blockIdx.z
-    lane, warp = cuda.threadIdx.x % WARP, cuda.threadIdx.x // WARP
-    group = q.shape[1] // kv_heads
-    first_token, rows = query_start[sequence], query_start[sequence + 1] - query_start[sequence]
-    if first >= rows * group:
+    sequence, kv_head, warp = cuda.blockIdx.z, cuda.blockIdx.y, cuda.threadIdx.x // WARP
+    group, first_token = q.shape[1] // k_cache.shape[1], query_start[sequence]
+    rows = query_start[sequence + 1] - first_token
+    first, vectors = cuda.blockIdx.x * VECTORS, rows * group
+    if first >= vectors:
         return
-    vector = smaller(first + warp, rows * group - 1)  # a warp without a vector repeats the last one, and writes nothing
+    vector = smaller(first + warp, vectors - 1)  # a warp without a vector repeats the last one, and writes nothing
     row, head = vector // group, kv_head * group + vector % group
-    tile, query = shared[: TILE * (head_dim + 1)], shared[TILE * (head_dim + 1) + warp * head_dim :]
-    for d in range(lane, head_dim, WARP):
-        query[d] = float32(q[first_token + row, head, d]) * scale
-    for i in range(DIMS_PER_LANE):
-        summed[i] = ZERO
-    maximum, total = MINUS_INFINITY, ZERO
-    first_position = context_lens[sequence] - rows
-    last_row = (smaller(first + VECTORS, rows * group) - 1) // group
-    end = first_position + last_row + 1
-    for start in range(0, end, TILE):
-        keys = smaller(TILE, end - start)
-        visible = smaller(keys, first_position + row + 1 - start)
-        load_tile(tile, k_cache, block_tables[sequence], kv_head, start, keys)
-        cuda.syncthreads()
-        weight, maximum, correction, tile_total = weigh(tile, query, head_dim, visible, maximum)
-        total = total * correction + tile_total
-        weights[warp, lane] = weight
-        cuda.syncthreads()  # nobody reads keys any more
-        load_tile(tile, v_cache, block_tables[sequence], kv_head, start, keys)
-        cuda.syncthreads()
-        for i in range(DIMS_PER_LANE):
-            summed[i] *= correction
-        accumulate(summed, weights[warp], tile, head_dim, visible)
-        cuda.syncthreads()  # nobody reads values any more
-    if first + warp < rows * group:
+    last_row = (smaller(first + VECTORS, vectors) - 1) // group
+    seen, end = context_lens[sequence] - rows + 1 + row, context_lens[sequence] - rows + 1 + last_row
+    _, total = attend(
+        q[first_token + row, head],
+        scale,
+        k_cache,
+        v_cache,
+        block_tables[sequence],
+        kv_head,
+        0,
+        end,
+        seen,
+        shared,
+        weights[warp],
+        summed,
+    )
+    if first + warp < vectors:
         write(out[first_token + row, head], summed, total)
 
 

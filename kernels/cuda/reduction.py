@@ -49,12 +49,12 @@ def sum_rows_shuffle_kernel(x: Floats, out: Floats) -> None:
     total = ZERO
     for column in range(thread, x.shape[1], THREADS):
         total += float32(x[row, column])
-    total = warp_sum(total)
+    total = warp_sum(total, WARP)
     if thread % WARP == 0:
         sums[thread // WARP] = total
     cuda.syncthreads()
     if thread < WARP:
-        total = warp_sum(sums[thread] if thread < WARPS else ZERO)
+        total = warp_sum(sums[thread] if thread < WARPS else ZERO, WARP)
         if thread == 0:
             out[row] = total
 

@@ -21,7 +21,7 @@ def softmax_two_pass_kernel(x: Floats, out: Floats) -> None:
     maximum = MINUS_INFINITY
     for column in range(thread, x.shape[1], THREADS):
         maximum = larger(maximum, float32(x[row, column]))
-    maximum = warp_max(maximum)
+    maximum = warp_max(maximum, WARP)
     if thread % WARP == 0:
         maxima[thread // WARP] = maximum
     cuda.syncthreads()
@@ -32,7 +32,7 @@ def softmax_two_pass_kernel(x: Floats, out: Floats) -> None:
     total = ZERO
     for column in range(thread, x.shape[1], THREADS):
         total += math.exp(float32(x[row, column]) - maximum)
-    total = warp_sum(total)
+    total = warp_sum(total, WARP)
     if thread % WARP == 0:
         totals[thread // WARP] = total
     cuda.syncthreads()
