@@ -6,7 +6,7 @@ from harness import LIMITS, oracle, paged, request, simulated, tokens_of
 
 from kernels import lab
 from minillm.cache.memory import PagedMemory, RectangleMemory
-from minillm.cache.paged_cuda import CudaPagedCache
+from minillm.cache.paged_cuda import CudaPagedCache, require_default_stream
 from minillm.cache.paged_kernels import KernelPagedCache
 from minillm.executor import TorchExecutor
 from minillm.model.tiny import TINY, tiny
@@ -98,3 +98,13 @@ def test_padded_batches_have_no_cache_on_a_gpu():
 def test_a_dtype_without_kernels_is_refused():
     with pytest.raises(ValueError, match=r"not torch\.bfloat16"):
         CudaPagedCache(TINY, PagedMemory(2, 4), torch.bfloat16, CPU)
+
+
+def test_kernels_are_not_launched_beside_torchs_stream(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: "default")
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "default")
+    require_default_stream(torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "another")
+    require_default_stream(CPU)
+    with pytest.raises(RuntimeError, match="nothing orders them"):
+        require_default_stream(torch.device("cuda"))

@@ -7,6 +7,7 @@ from math import nan
 import pytest
 import torch
 
+from kernels import lab
 from minillm.bench import gpu
 
 BLOCKER = """
@@ -24,7 +25,7 @@ import torch
 from minillm.bench import gpu
 on = gpu.machine()
 with on.launching():
-    print(gpu.serve(on, torch.float32).equal)
+    print(next(gpu.serve(on, torch.float32)).equal)
 """
 
 
@@ -50,3 +51,30 @@ def test_a_wrong_number_and_nan_pass_no_check(error):
     report = gpu.Report("today", "the lab", {}, [], checks=[gpu.Check("axpy", "float32", error, 1e-4)])
     assert not report.passed
     assert "WRONG axpy" in "\n".join(gpu.lines(report))
+
+
+def test_a_step_that_fails_is_reported_and_the_others_go_on(monkeypatch):
+    def broken(*_):
+        raise RuntimeError("no such kernel")
+        yield
+
+    monkeypatch.setattr(gpu, "TOLERANCE", {torch.float32: 1e-4})
+    for step in ("_cache_checks", "_attention_checks", "serve"):
+        monkeypatch.setattr(gpu, step, broken)
+    report, noted = gpu.Report("today", "the lab", {}, []), []
+    on = gpu.Machine(torch.device("cpu"), torch.Tensor.numpy, lab.run, large=False)
+    gpu.measure(on, report, lambda: noted.append(len(report.checks)))
+    assert not report.passed
+    assert len(report.failures) == 3
+    assert noted == [8] * 4
+    assert "failed: cache checks in float32: RuntimeError: no such kernel" in "\n".join(gpu.lines(report))
+
+
+@pytest.mark.parametrize("storage", gpu.TOLERANCE)
+def test_a_right_result_rounded_to_its_storage_passes_at_every_size(storage):
+    """A softmax over thousands, whose largest elements are far above their root mean square."""
+    right = torch.randn(100, 5001, generator=torch.Generator().manual_seed(0), dtype=torch.float64).softmax(1)
+    assert gpu._check(gpu.softmax_online, storage, right.to(storage), right).passed
+    wrong = right.clone()
+    wrong[0] *= 1 + 3 * gpu.TOLERANCE[storage]
+    assert not gpu._check(gpu.softmax_online, storage, wrong, right).passed

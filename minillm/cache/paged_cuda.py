@@ -20,8 +20,11 @@ from minillm.cache.paged import PagedCache
 from minillm.model.transformer import Attend, ModelConfig
 
 DTYPES = (torch.float16, torch.float32)
+HOST = torch.device("cpu")
 Pools = tuple[Tensor, Tensor]
 """Keys and values ``[layers, num_blocks, kv_heads, block_size, head_dim]``."""
+Pages = list[tuple[Any, Any]]
+"""For each layer keys and values ``[num_blocks, kv_heads, block_size, head_dim]``, as kernels take them."""
 
 
 class CudaPagedCache(PagedCache):
@@ -49,22 +52,22 @@ class CudaPagedCache(PagedCache):
         self.k, self.v = (
             torch.full((config.num_layers, memory.num_blocks, *block), fill, dtype=dtype, device=device) for _ in "kv"
         )
-        pinned = device.type == "cuda" and memory.swap_blocks > 0  # so that copies need no detour
         self.swapped_k, self.swapped_v = (
-            torch.full((config.num_layers, memory.swap_blocks, *block), fill, dtype=dtype, pin_memory=pinned)
-            for _ in "kv"
+            torch.full((config.num_layers, memory.swap_blocks, *block), fill, dtype=dtype) for _ in "kv"
         )
+        self.pages = self._arrays((self.k, self.v))
 
     def apply(self, moves: BlockMoves) -> None:
         """Carry out a batch's block moves: swap out, then swap in, then copies."""
+        require_default_stream(self.device)
         if moves.swap_out:
             self._swap_out(moves.swap_out)
         if moves.swap_in:
             self._swap_in(moves.swap_in)
         if moves.copies:
             pairs = self._ints(np.array(moves.copies, np.int64))
-            for k, v in zip(self.k, self.v, strict=True):
-                cuda.copy_blocks(self.array(k), self.array(v), pairs)
+            for k_cache, v_cache in self.pages:
+                cuda.copy_blocks(k_cache, v_cache, pairs)
 
     def lower(self, batch: Batch) -> Pass:
         """Flatten a ragged batch, and bring it to the device."""
@@ -78,6 +81,7 @@ class CudaPagedCache(PagedCache):
         A pass of nothing but single tokens goes to ``paged_flash_decoding``, any other to ``paged_prefill_attention``.
         Raises ValueError for blocks and slots that the cache does not have: a GPU would write them somewhere.
         """
+        require_default_stream(self.device)
         pages: Any = self.k[0]
         check_pages(layout.block_tables, layout.context_lens, layout.query_start, len(layout.slots), pages)
         check_range("slots", layout.slots, self.k.shape[1] * self.block_size)
@@ -93,10 +97,9 @@ class CudaPagedCache(PagedCache):
         attention = self._decode if (lengths == 1).all() else self._prefill
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            pages = self.array(self.k[layer]), self.array(self.v[layer])
-            cuda.reshape_and_cache(self.array(k), self.array(v), *pages, tables.slots)
+            cuda.reshape_and_cache(self.array(k), self.array(v), *self.pages[layer], tables.slots)
             out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-            attention(q.contiguous(), *pages, tables, out)
+            attention(q.contiguous(), *self.pages[layer], tables, out)
             return out
 
         return attend
@@ -134,34 +137,48 @@ class CudaPagedCache(PagedCache):
     def _swap_out(self, pairs: BlockPairs) -> None:
         """Gather blocks on the device, so that the bus carries one copy for all, and spread them on the host."""
         device_blocks, host_blocks = np.array(pairs, np.int64).T
-        gathered = self._gathered(len(pairs))
-        self._move((self.k, self.v), gathered, device_blocks, np.arange(len(pairs)))
-        for pool, blocks in zip((self.swapped_k, self.swapped_v), gathered, strict=True):
-            pool[:, host_blocks] = blocks.cpu()
+        gathered = self._room(len(pairs), self.device)
+        self._move(self.pages, self._arrays(gathered), device_blocks, np.arange(len(pairs)))
+        staged = self._room(len(pairs), HOST)
+        for pool, source, target in zip((self.swapped_k, self.swapped_v), gathered, staged, strict=True):
+            pool[:, host_blocks] = target.copy_(source)
 
     def _swap_in(self, pairs: BlockPairs) -> None:
         """The same the other way round."""
         host_blocks, device_blocks = np.array(pairs, np.int64).T
-        swapped = (self.swapped_k, self.swapped_v)
-        gathered_k, gathered_v = (pool[:, host_blocks].contiguous().to(self.device) for pool in swapped)
-        self._move((gathered_k, gathered_v), (self.k, self.v), np.arange(len(pairs)), device_blocks)
+        staged, gathered = self._room(len(pairs), HOST), self._room(len(pairs), self.device)
+        for pool, source, target in zip((self.swapped_k, self.swapped_v), staged, gathered, strict=True):
+            target.copy_(torch.index_select(pool, 1, torch.from_numpy(host_blocks), out=source))
+        self._move(self._arrays(gathered), self.pages, np.arange(len(pairs)), device_blocks)
 
-    def _gathered(self, blocks: int) -> Pools:
+    def _room(self, blocks: int, where: torch.device) -> Pools:
+        """Tensors for so many blocks; the host's are pinned, so that the bus takes them without another copy."""
         layers, _, *block = self.k.shape
-        k, v = (torch.empty((layers, blocks, *block), dtype=self.k.dtype, device=self.device) for _ in "kv")
+        pinned = where == HOST and self.device != HOST
+        k, v = (
+            torch.empty((layers, blocks, *block), dtype=self.k.dtype, device=where, pin_memory=pinned) for _ in "kv"
+        )
         return k, v
 
-    def _move(self, source: Pools, target: Pools, sources: Any, targets: Any) -> None:
+    def _move(self, source: Pages, target: Pages, sources: Any, targets: Any) -> None:
         """Copy blocks between pools of the device, layer by layer."""
-        pools = source, target
         pairs = self._ints(np.stack((sources, targets), axis=1))
-        for layer in range(len(self.k)):
-            (source_k, source_v), (target_k, target_v) = (map(self.array, (k[layer], v[layer])) for k, v in pools)
-            cuda.swap_blocks(source_k, source_v, target_k, target_v, pairs)
+        for source_pages, target_pages in zip(source, target, strict=True):
+            cuda.swap_blocks(*source_pages, *target_pages, pairs)
+
+    def _arrays(self, pools: Pools) -> Pages:
+        """Each layer's keys and values as kernels take them."""
+        return [(self.array(k), self.array(v)) for k, v in zip(*pools, strict=True)]
 
     def _ints(self, values: Ints) -> Any:
         """A kernel's argument, brought to the device."""
         return self.array(torch.from_numpy(values).to(self.device))
+
+
+def require_default_stream(device: torch.device) -> None:
+    """numba launches on the default stream, and only there do torch's operations wait for it. RuntimeError if not."""
+    if device.type == "cuda" and torch.cuda.current_stream(device) != torch.cuda.default_stream(device):
+        raise RuntimeError("the kernels run on CUDA's default stream, and nothing orders them with torch's current one")
 
 
 @dataclass(frozen=True, slots=True)
