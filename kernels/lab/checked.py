@@ -7,18 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from kernels.lab import lint, races, traffic
 from kernels.lab.accesses import in_pieces, read_log, read_tests
 from kernels.lab.allocation import CheckedArrays
 from kernels.lab.arrays import CheckedArray
 from kernels.lab.block import WARP_SIZE, Block, Deadlock, Divergence
 from kernels.lab.inference import UNKNOWN, Typing, infer
 from kernels.lab.intrinsics import Dimensions, Intrinsics
+from kernels.lab.lint import Refused, refused
 from kernels.lab.memory import ATOMIC, READ, WRITE, Memory
 from kernels.lab.order import InTurn, indices
+from kernels.lab.races import races, unwritten
 from kernels.lab.reading import Reading
 from kernels.lab.rebind import Program
 from kernels.lab.report import Report, SplitBranch, short
+from kernels.lab.traffic import accesses_per_thread, split_warps, traffic
 
 MOST_TESTS = 200_000
 """Tests of one ``while``, or trips of one ``for``, by a thread in a block, until the lab takes it for endless."""
@@ -45,15 +47,15 @@ class CheckedLaunch:
         intrinsics = Intrinsics(self._grid, self._shape, arrays)
         program = Program(intrinsics, arrays.constant, self._recorder)
         function = program.rebound(self._kernel.py_func)
-        refused = tuple(found for each in program.functions for found in lint.refused(each))
-        typing = UNKNOWN if refused else infer(self._kernel, arguments)
+        refusals = tuple(found for each in program.functions for found in refused(each))
+        typing = UNKNOWN if refusals else infer(self._kernel, arguments)
         given = self._given(function.__code__, arguments)
         with np.errstate(all="ignore"):
             for number, index in enumerate(indices(self._grid)):
                 self._block = number
                 intrinsics.enter_block(index)
                 self._run_block(program, function, intrinsics, given)
-        return self._report(program, typing, refused)
+        return self._report(program, typing, refusals)
 
     def _given(self, code: CodeType, arguments: list[Any]) -> list[Any]:
         """The arguments, with checked arrays."""
@@ -145,15 +147,15 @@ class CheckedLaunch:
 
     # When all blocks have ended.
 
-    def _report(self, program: Program, typing: Typing, refused: tuple[lint.Refused, ...]) -> Report:
+    def _report(self, program: Program, typing: Typing, refusals: tuple[Refused, ...]) -> Report:
         log = read_log(self._memory.log, self._memory, program.codes)
         reading = Reading(
             log, [each.__name__ for each in program.functions], self._memory.segments, self._grid, self._shape
         )
-        moved = map(reading.traffic, traffic.traffic(log))
+        moved = map(reading.traffic, traffic(log))
         pieces, origin = in_pieces(log, self._memory.segments)
-        raced = [each.whole(origin) for each in races.races(pieces, self._warp_syncs)]
-        unwritten = [each.whole(origin) for each in races.unwritten(pieces)]
+        raced = [each.whole(origin) for each in races(pieces, self._warp_syncs)]
+        never_written = [each.whole(origin) for each in unwritten(pieces)]
         return Report(
             kernel=self._kernel.py_func.__name__,
             grid=self._grid,
@@ -162,14 +164,14 @@ class CheckedLaunch:
             late_stores=self._memory.late_stores,
             variables=typing.variables,
             float64=typing.float64,
-            refused=refused,
+            refused=refusals,
             races=tuple(map(reading.race, raced)),
             divergences=tuple(self._divergences),
-            unwritten=tuple(map(reading.unwritten, unwritten)),
+            unwritten=tuple(map(reading.unwritten, never_written)),
             traffic=tuple(sorted(moved, key=lambda each: (each.line, each.array, each.kind))),
             split_branches=self._split_branches(program),
-            global_reads_per_thread=traffic.accesses_per_thread(log, (READ, ATOMIC)),
-            global_writes_per_thread=traffic.accesses_per_thread(log, (WRITE, ATOMIC)),
+            global_reads_per_thread=accesses_per_thread(log, (READ, ATOMIC)),
+            global_writes_per_thread=accesses_per_thread(log, (WRITE, ATOMIC)),
             float_operations=_operations(program, typing),
             accesses=log,
             segment_names=tuple(each.arrays[0][0] for each in self._memory.segments),
@@ -177,7 +179,7 @@ class CheckedLaunch:
 
     def _split_branches(self, program: Program) -> tuple[SplitBranch, ...]:
         kernel = self._kernel.py_func.__name__
-        split = sorted(traffic.split_warps(*read_tests(self._memory.log)).items())
+        split = sorted(split_warps(*read_tests(self._memory.log)).items())
         branches = [(program.branches[number], times) for number, times in split]
         return tuple(
             SplitBranch(branch.line, "" if branch.function == kernel else branch.function, branch.what, times)
