@@ -2,6 +2,7 @@
 
 Practice, in this order: ``map``, ``reduction``, ``matmul``, ``softmax``, ``flash_attention``. What the engine uses, and
 is exported here: the paged cache's kernels, with the names and arguments of ``kernels.cpu`` as far as both have them.
+Device functions that several steps call: ``warp``, then ``online``, a warp for a key, and ``tiles``, a lane for a key.
 
 The same kernels run without a GPU in ``kernels.lab``. Arrays may be numpy's in the lab, numba's on a device, or torch
 tensors, whose memory is used where it lies.

@@ -6,8 +6,9 @@ tiles of keys and values, and divides by the sums of exponentials at the end.
 Adds, against a product, a softmax and a product: ``rows x context`` scores never reach memory. Costs: an exponential
 for each tile and row to bring earlier sums to the new maximum, and every tile of keys is read once for each tile of
 queries. Slower than the three kernels for short contexts, whose scores the caches hold; and for a single row, which
-leaves all but one row of the block idle (``paged_decode_attention`` is for that). Without tensor cores, which numba
-does not reach, it is far from what the library ``flash-attn`` does.
+leaves all but one row of the block idle (``paged_decode_attention`` is for that). It is far from what the library
+``flash-attn`` does: that uses tensor cores, which numba does not reach, and keeps in registers what here is read from
+shared memory anew, two words for each multiplication.
 """
 
 import math

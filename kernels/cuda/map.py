@@ -6,8 +6,9 @@ from kernels.checks import Floats, check_same
 
 THREADS = 128
 """Threads of a block: a multiple of a warp's 32."""
-MOST_BLOCKS = 1024
-"""Blocks of the grid-stride launch: enough to fill the GPUs of today."""
+MOST_BLOCKS = 4096
+"""Blocks of the grid-stride launch: 16 of them are the 2048 threads that a multiprocessor holds at most (CUDA C++
+Programming Guide, "Technical Specifications per Compute Capability"), so they fill 256, more than a GPU has."""
 
 
 @cuda.jit

@@ -2,7 +2,7 @@
 
 The lanes share a key's elements: lane 0 has elements 0, 32, 64 and so on, which makes reading it one coalesced access
 for each 32. A warp keeps ``state``, the maximum so far and the sum of exponentials relative to it, and ``summed``, the
-values weighted alike.
+values weighted alike. It costs five shuffles for each key, where ``tiles`` has ten for 32 of them.
 """
 
 import math
@@ -15,7 +15,7 @@ from kernels.cuda.warp import MINUS_INFINITY, WARP, ZERO, lane_id, larger, warp_
 THREADS = 128
 WARPS = THREADS // WARP
 DIMS_PER_LANE = MAX_HEAD_DIM // WARP
-"""Registers of a lane for its elements. Loops over them have a fixed length, or the compiler could not use registers"""
+"""Registers of a lane for its elements. Loops over them have a fixed length, or there could be no registers."""
 
 
 @cuda.jit(device=True)

@@ -2,8 +2,9 @@
 
 Adds, against ``paged_decode_attention``: a long context occupies many blocks, even of a single sequence; and the query
 heads that share a key head are warps of one block, so that keys and values are read from memory once. Costs: a second
-kernel, and an output and a log-sum for each part that go through memory. Slower for many sequences with contexts below
-a part or so: there is nothing to cut, and the combination is extra.
+kernel, whose threads walk over all parts of a row, one after the other; and an output and a log-sum for each part that
+go through memory. Slower for many sequences with contexts below a part or so: there is nothing to cut, and the
+combination is extra.
 """
 
 import math

@@ -2,9 +2,10 @@
 
 Adds, against ``flash_attention``: many sequences of different lengths in one launch, keys and values read through the
 block table, and the query heads that share a key head handled together: a block's eight vectors are rows x heads of
-one group, one after the other, so that a group of any size fills them. Costs: the grid has as many tiles as the
-longest sequence needs, for all; blocks beyond a shorter one's end leave at once. Slower than ``paged_flash_decoding``
-for single tokens, where most vectors stay empty and a long context occupies one block alone.
+one group, one after the other, so that a group of any size fills them. Costs: keys and values are loaded once for
+eight vectors, where ``flash_attention`` loads them for sixteen; and the grid has as many blocks as the longest sequence
+needs, for all, of which those beyond a shorter one's end leave at once. Slower than ``paged_flash_decoding`` for single
+tokens, where most vectors stay empty and a long context occupies one block alone.
 """
 
 from numba import cuda, float32

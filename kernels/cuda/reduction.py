@@ -41,8 +41,8 @@ def sum_rows_shared_kernel(x: Floats, out: Floats) -> None:
 def sum_rows_shuffle_kernel(x: Floats, out: Floats) -> None:
     """Each warp adds up by shuffles; shared memory holds a sum for each warp instead of one for each thread.
 
-    Adds: registers change hands without memory, and one barrier does. Costs: it counts on warps of 32 lanes. Slower
-    than the tree never by much; no faster where rows are long, for there reading them takes all the time.
+    Adds: lanes read each other's registers, without memory, and one barrier suffices. Costs: it counts on warps of 32
+    lanes. No faster than the tree where rows are long, for there reading them takes all the time.
     """
     sums = cuda.shared.array(WARPS, float32)
     row, thread = cuda.blockIdx.x, cuda.threadIdx.x

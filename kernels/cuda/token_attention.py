@@ -1,7 +1,7 @@
 """Attention over a cache of single tokens, each sequence with a table of its tokens' slots (LightLLM: TokenAttention).
 
 Adds, against pages: no slot is ever lost at a sequence's end, and sequences share any prefix, not whole blocks alone.
-Costs: a table entry of eight bytes for each token, and no two tokens need be neighbours. Slower than pages where
+Costs: a table entry of eight bytes for each token, and a token's neighbours may lie anywhere. Slower than pages where
 ``head_dim`` is so short that a token's row is less than the 32 bytes which move at once; else by the table's reads.
 """
 
