@@ -191,10 +191,10 @@ def check_ints(name: str, array: Any, *shape: int | None) -> tuple[int, ...]:
     return found.shape
 
 
-def check_range(name: str, array: Any, count: int) -> None:
-    """Integers lie in ``[0, count)``. ValueError if not; those in a GPU's memory are not looked at."""
+def check_range(name: str, array: Any, count: int, column: int | None = None) -> None:
+    """Integers, or those of a column, lie in ``[0, count)``. ValueError if not; a GPU's memory is not looked at."""
     if getattr(array, "__cuda_array_interface__", None) is None:
-        values = np.asarray(array)
+        values = np.asarray(array) if column is None else np.asarray(array)[:, column]
         if values.size and not 0 <= values.min() <= values.max() < count:
             raise ValueError(f"{name} run from {values.min()} to {values.max()}; there are 0 to {count - 1}")
 
@@ -261,8 +261,8 @@ def check_pairs(source_k: Any, source_v: Any, target_k: Any, target_v: Any, pair
     if block != target_block:
         raise ValueError(f"blocks of shape {block} do not fit where blocks are {target_block}")
     copies, _ = check_ints("pairs", pairs, None, 2)
-    check_range("source blocks", pairs[:, 0], sources)
-    check_range("target blocks", pairs[:, 1], targets)
+    check_range("source blocks", pairs, sources, column=0)
+    check_range("target blocks", pairs, targets, column=1)
     return copies, block[0], block[1] * block[2]
 
 
