@@ -5,7 +5,7 @@ is exported here: the paged cache's kernels, with the names and arguments of ``k
 Device functions that several steps call: ``warp``, then ``online``, a warp for a key, and ``tiles``, a lane for a key.
 
 The same kernels run without a GPU in ``kernels.lab``. Arrays may be numpy's in the lab, numba's on a device, or torch
-tensors, whose memory is used where it lies.
+tensors, whose memory is used where it lies. Launches go to CUDA's default stream: torch must work on it too.
 """
 
 from kernels.cuda.copy_blocks import copy_blocks, swap_blocks

@@ -34,6 +34,10 @@ from kernels.cuda.matmul import matmul_naive, matmul_tiled
 from kernels.cuda.paged_flash_decoding import combine, parts_for
 from kernels.cuda.reduction import sum_rows_shared, sum_rows_shuffle
 from kernels.cuda.softmax import softmax_online, softmax_two_pass
+from minillm.batch import BlockMoves
+from minillm.cache.memory import PagedMemory
+from minillm.cache.paged_cuda import CudaPagedCache
+from minillm.model.tiny import TINY, tiny
 from minillm.model.transformer import ModelConfig, causal_attention
 
 SMOLLM2 = ModelConfig(49_152, 576, 1536, 30, 9, 3, 64, 2048, rope_theta=100_000.0)
@@ -214,7 +218,7 @@ def _check(kernel: Any, storage: torch.dtype, out: Tensor, expected: Tensor) -> 
     """A NaN anywhere makes the error NaN, which passes no check."""
     right = expected.double()
     errors = (out.double() - right).abs() / (right.abs() + right.square().mean().sqrt())
-    return Check(kernel.__name__, _name(storage), errors.max().item(), TOLERANCE[storage])
+    return Check(kernel.__qualname__, _name(storage), errors.max().item(), TOLERANCE[storage])
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -287,6 +291,20 @@ def _cache_checks(on: Machine, storage: torch.dtype) -> Iterator[Check]:
     yield _check(cuda.copy_blocks, storage, torch.stack((cache.k, cache.v)), expected)
     on.call(cuda.swap_blocks, cache.k, cache.v, other.k, other.v, on.ints([[0, 4], [1, 0]]))
     yield _check(cuda.swap_blocks, storage, torch.stack((other.k, other.v))[:, [4, 0]], expected[:, [0, 1]])
+    yield _moves_check(on, storage)
+
+
+def _moves_check(on: Machine, storage: torch.dtype) -> Check:
+    """The engine's cache: blocks 0 and 2 go to the host and come back as 3 and 1, and then 4 is a copy of 3."""
+    cache = CudaPagedCache(TINY, PagedMemory(5, BLOCK_SIZE, swap_blocks=2), storage, on.device, on.array)
+    for pool in (cache.k, cache.v):
+        pool.copy_(on.randn(*pool.shape, dtype=storage))
+    expected = torch.stack((cache.k, cache.v))[:, :, [0, 2, 0]]
+    cache.apply(BlockMoves(swap_out=((0, 1), (2, 0))))
+    for pool in (cache.k, cache.v):
+        pool.fill_(torch.nan)
+    cache.apply(BlockMoves(swap_in=((1, 3), (0, 1)), copies=((3, 4),)))
+    return _check(CudaPagedCache.apply, storage, torch.stack((cache.k, cache.v))[:, :, [3, 1, 4]], expected)
 
 
 def _attention_checks(on: Machine, storage: torch.dtype) -> Iterator[Check]:
@@ -428,13 +446,10 @@ def _seconds(on: Machine, run: Run, repeats: int = 20) -> float:
 def serve(on: Machine, dtype: torch.dtype) -> Iterator[Served]:
     """The engine on a random model of SmolLM2's shape (a tiny one in the lab), against the uncached loop."""
     let_tokenizers_be_missing()
-    from minillm.cache.memory import PagedMemory
-    from minillm.cache.paged_cuda import CudaPagedCache
     from minillm.clock import WallClock
     from minillm.engine import Engine, Limits
     from minillm.executor import TorchExecutor
     from minillm.model.naive import generate
-    from minillm.model.tiny import TINY, tiny
     from minillm.request import Request, SamplingParams
     from minillm.runner import WallRunner
     from minillm.schedulers.vllm import VLLM
