@@ -1,6 +1,8 @@
 """Right kernels run right in the kernel lab and raise no alarm, in every order of threads and with both stores."""
 
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -442,6 +444,29 @@ def test_a_check_within_a_check_takes_the_launches_and_gives_them_back():
         add[1, 4](x, x, out)
     assert (len(outer), len(inner)) == (2, 1)
     assert [report.order for report in (*outer, *inner)] == ["ascending", "ascending", "descending"]
+
+
+def test_labs_of_two_threads_that_overlap_take_their_own_launches_and_leave_nothing_behind():
+    x, before, both_open = np.ones(4, np.float32), cuda.dispatcher.CUDADispatcher.configure, threading.Barrier(2)
+
+    def launches(order):
+        with lab.check(order=order) as reports:
+            both_open.wait()
+            add[1, 4](x, x, np.zeros(4, np.float32))
+        both_open.wait()
+        return [report.order for report in reports]
+
+    with ThreadPoolExecutor() as threads:
+        assert list(threads.map(launches, ["ascending", "descending"])) == [["ascending"], ["descending"]]
+    assert cuda.dispatcher.CUDADispatcher.configure is before
+
+
+def test_a_thread_without_a_lab_of_its_own_launches_in_the_open_one():
+    x, out = np.ones(4, np.float32), np.zeros(4, np.float32)
+    with lab.check() as reports, ThreadPoolExecutor() as threads:
+        threads.submit(add[1, 4], x, x, out).result()
+        threads.submit(lambda: add[1, 4](x, x, out)).result()
+    assert len(reports) == 2
 
 
 def test_a_launch_warns_of_nothing(recwarn):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from types import FunctionType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -31,6 +32,8 @@ ERRORS = (NumbaError, NumbaCudaError)
 """What the compiler raises for a kernel that it refuses."""
 SHUFFLES = (cuda.shfl_sync, cuda.shfl_up_sync, cuda.shfl_down_sync, cuda.shfl_xor_sync)
 """Device functions for numba, and for numba-cuda functions of its own kind, by which its types name them."""
+_COMPILING = Lock()
+"""The current device is one for all threads."""
 
 _NO_MIN_MAX = (
     "numba without numba-cuda knows no min() and max() of two numbers; write a if a > b else b, or install numba-cuda"
@@ -58,5 +61,5 @@ def compiled_types(function: FunctionType, signature: tuple[Any, ...], is_kernel
 def _device() -> Iterator[None]:
     """Device functions are compiled for "the current device" while their caller is: stand in for it."""
     device = SimpleNamespace(compute_capability=COMPUTE_CAPABILITY)
-    with patch("numba.cuda.dispatcher.get_current_device", lambda: device):
+    with _COMPILING, patch("numba.cuda.dispatcher.get_current_device", lambda: device):
         yield

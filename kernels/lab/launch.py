@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 from unittest.mock import patch
 
@@ -75,24 +77,53 @@ def _run_unchecked(
         Block(len(at), turns, enter, lambda block: None, lambda warp, mask: None).run(function, given)
 
 
+_SWITCHING = Lock()
+_labs: list[Launch] = []
+"""Open labs of all threads, the latest last; ``numba.cuda`` is patched as long as there is one."""
+_own_lab: ContextVar[Launch | None] = ContextVar("own_lab", default=None)
+"""The innermost lab that was opened in the running thread or task."""
+
+
 @contextmanager
 def _launching(launch: Launch) -> Iterator[None]:
-    """Within the block ``kernel[grid, block]`` and ``kernel.forall(n)`` launch so, without numba or a GPU."""
+    """Within the block ``kernel[grid, block]`` and ``kernel.forall(n)`` launch so, without numba or a GPU.
 
-    def configure(kernel: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> _Configured:
-        return _Configured(kernel, launch, dimensions(griddim), dimensions(blockdim), whole_bytes(sharedmem))
-
-    def forall(kernel: Any, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> _Configured:
-        threads = tpb or THREADS
-        return configure(kernel, -(-ntasks // threads), threads, stream, sharedmem)
-
-    def call(kernel: Any, arguments: Any, *configuration: Any) -> None:
-        """What was configured outside: numba gives grid, block, stream and bytes, numba-cuda an object with them."""
-        named = [getattr(configuration[0], each, None) for each in ("griddim", "blockdim", "stream", "sharedmem")]
-        configure(kernel, *(named if len(configuration) == 1 else configuration))(*arguments)
-
-    with patch.multiple(CUDADispatcher, configure=configure, forall=forall, call=call):
+    A thread that has opened no lab launches in the one opened last.
+    """
+    with _SWITCHING:
+        _labs.append(launch)
+        if len(_labs) == 1:
+            _PATCH.start()
+    before = _own_lab.get()
+    _own_lab.set(launch)
+    try:
         yield
+    finally:
+        _own_lab.set(before)
+        with _SWITCHING:
+            _labs.remove(launch)
+            if not _labs:
+                _PATCH.stop()
+
+
+def _configure(kernel: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> "_Configured":
+    own = _own_lab.get()
+    launch = own if own in _labs else _labs[-1]
+    return _Configured(kernel, launch, dimensions(griddim), dimensions(blockdim), whole_bytes(sharedmem))
+
+
+def _forall(kernel: Any, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> "_Configured":
+    threads = tpb or THREADS
+    return _configure(kernel, -(-ntasks // threads), threads, stream, sharedmem)
+
+
+def _call(kernel: Any, arguments: Any, *configuration: Any) -> None:
+    """What was configured outside: numba gives grid, block, stream and bytes, numba-cuda an object with them."""
+    named = [getattr(configuration[0], each, None) for each in ("griddim", "blockdim", "stream", "sharedmem")]
+    _configure(kernel, *(named if len(configuration) == 1 else configuration))(*arguments)
+
+
+_PATCH: Any = patch.multiple(CUDADispatcher, configure=_configure, forall=_forall, call=_call)
 
 
 @dataclass(frozen=True, slots=True)
