@@ -253,6 +253,47 @@ def test_threads_at_different_barriers_are_a_divergence():
     )
 
 
+@cuda.jit(device=True)
+def barrier_within():
+    cuda.syncthreads()
+
+
+@cuda.jit
+def one_barrier_from_two_branches(out):
+    t = cuda.threadIdx.x
+    if t % 2:
+        barrier_within()  # odd
+    else:
+        barrier_within()  # even
+    out[t] = t
+
+
+def test_threads_that_come_to_a_device_functions_barrier_from_two_branches_are_a_divergence():
+    (found,) = report_of(one_barrier_from_two_branches, 1, 8, np.zeros(8, np.int64)).divergences
+    assert found.line == line_with(one_barrier_from_two_branches, "# odd")
+    assert found.elsewhere == ((line_with(one_barrier_from_two_branches, "# even"), 4, (0, 2, 4)),)
+
+
+@cuda.jit(device=True)
+def from_the_next(value):
+    return cuda.shfl_down_sync(0xFFFFFFFF, value, 1)
+
+
+@cuda.jit
+def one_shuffle_from_two_branches(x, out):
+    t = cuda.threadIdx.x
+    if t < 16:
+        out[t] = from_the_next(x[t])  # low
+    else:
+        out[t] = from_the_next(-x[t])  # high
+
+
+def test_lanes_that_come_to_a_device_functions_shuffle_from_two_branches_do_not_meet():
+    low, high = (line_with(one_shuffle_from_two_branches, text) for text in ("# low", "# high"))
+    with pytest.raises(lab.Deadlock, match=f"at shfl_down_sync in line {low}; .* at shfl_down_sync in line {high}"):
+        report_of(one_shuffle_from_two_branches, 1, 32, X[:32], np.zeros(32, np.float32))
+
+
 @cuda.jit
 def shuffle_of_half(x, out):
     t = cuda.threadIdx.x

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from types import FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, Literal
 
 from kernels.lab.source import LabError
@@ -92,10 +92,12 @@ class Block:
     _waits: dict[int, Wait] = field(default_factory=dict)
     _ended: set[int] = field(default_factory=set)
     _spins: int = 0
+    _kernel: CodeType | None = None
 
-    def run(self, kernel: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    def run(self, kernel: FunctionType, arguments: Sequence[Any]) -> None:
         """Run all threads to their ends. Raises what a thread raises, and Deadlock; the others are ended then."""
         threads = self._threads = [greenlet(partial(kernel, *arguments)) for _ in range(self.size)]
+        self._kernel = kernel.__code__
         context = copy_context()  # numpy's handling of overflow is kept in it
         for thread in threads:
             thread.gr_context = context
@@ -205,28 +207,49 @@ class Block:
         """At a barrier of the whole block: note if threads wait at several places, or have ended."""
         if not self._ended and len({self._site(thread) for thread in self._waits}) == 1:
             return
-        places = self._places()
-        (name, line), here = min(places.items(), key=lambda place: place[0][1])
-        others = [(at, len(threads), tuple(threads[:3])) for (_, at), threads in places.items() if at != line]
+        (name, line, here), *elsewhere = sorted(self._places(), key=lambda place: place[1:])
+        others = [(at, len(threads), tuple(threads[:3])) for _, at, threads in elsewhere]
         ended = [(0, len(self._ended), tuple(sorted(self._ended)[:3]))] if self._ended else []
         if ended or others:
             self.divergences.add(Divergence(name, line, len(here), tuple(here[:3]), (*ended, *sorted(others))))
 
     def _who_waits_where(self) -> str:
-        standing = [f"{listed(threads)} at {name} in line {line}" for (name, line), threads in self._places().items()]
+        standing = [f"{listed(threads)} at {name} in line {line}" for name, line, threads in self._places()]
         return "; ".join([*standing, *([f"{listed(self._ended)} had ended"] if self._ended else [])])
 
-    def _places(self) -> dict[tuple[str, int], list[int]]:
-        """Who waits at which intrinsic, in which line."""
-        places: dict[tuple[str, int], list[int]] = defaultdict(list)
+    def _places(self) -> list[tuple[str, int, list[int]]]:
+        """Intrinsics at which threads wait, with line and threads: the line in which their ways thither part."""
+        places: dict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(list)
         for thread, wait in sorted(self._waits.items()):
-            places[wait.name, self._frame(thread).f_lineno].append(thread)
-        return places
+            places[wait.name, self._site(thread)].append(thread)
+        ways = [self._way(threads[0]) for threads in places.values()]
+        parting = next((each for each in zip(*ways, strict=False) if len({at.f_lasti for at in each}) > 1), None)
+        frames = parting or [way[-1] for way in ways]
+        return [
+            (name, frame.f_lineno, threads) for ((name, _), threads), frame in zip(places.items(), frames, strict=True)
+        ]
 
-    def _site(self, thread: int) -> tuple[int, int]:
-        """The call at which a thread waits."""
-        frame = self._frame(thread)
-        return id(frame.f_code), frame.f_lasti
+    def _site(self, thread: int) -> tuple[int, ...]:
+        """The call at which a thread waits, and those that led there, by their offsets up to the kernel's."""
+        frame: FrameType | None = self._frame(thread)
+        site: tuple[int, ...] = ()
+        while frame is not None:
+            site += (frame.f_lasti,)
+            if frame.f_code is self._kernel:
+                break
+            frame = frame.f_back
+        return site
+
+    def _way(self, thread: int) -> list[FrameType]:
+        """The kernel's frame, those of the device functions in which a thread waits, and none of the lab's."""
+        frame: FrameType | None = self._frame(thread)
+        way = []
+        while frame is not None:
+            way.append(frame)
+            if frame.f_code is self._kernel:
+                break
+            frame = frame.f_back
+        return way[::-1]
 
     def _frame(self, thread: int) -> FrameType:
         """The frame that calls the intrinsic for which a thread waits."""
