@@ -436,6 +436,24 @@ def test_a_shared_cell_that_nobody_wrote_is_named_once_for_its_place():
         assert (found.access.line, found.access.thread) == (line_with(half_a_tile, "out[t] ="), (32, 0, 0))
 
 
+@cuda.jit
+def written_too_late(out):
+    s = cuda.shared.array(1, float32)
+    t = cuda.threadIdx.x
+    if t == 0:
+        out[0] = s[0]
+    cuda.syncwarp()
+    if t == 1:
+        s[0] = out[1]
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", 3])
+def test_a_shared_cell_that_is_written_by_another_lane_after_a_syncwarp_is_named(order):
+    report = report_of(written_too_late, 1, 32, np.zeros(2, np.float32), order=order)
+    assert [found.cell for found in report.unwritten] == ["s[0]"]
+    assert not report.races
+
+
 def test_a_local_cell_that_nobody_wrote_is_named():
     (found,) = report_of(local_unwritten, 1, 2, np.zeros(2, np.float32)).unwritten
     assert (found.cell, found.times) == ("mine[3]", 2)

@@ -1,13 +1,16 @@
 """Right kernels run right in the kernel lab and raise no alarm, in every order of threads and with both stores."""
 
 import math
+import runpy
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 from numba import cuda, float32, int32, types
+from numba.cuda import libdevice
 
 from kernels import lab
 from minillm.bench.lab import TILE, tiled_matmul
@@ -571,3 +574,111 @@ def test_integers_without_checks_may_be_rows_and_have_strides(dtype):
 def test_a_launch_with_an_argument_too_few_is_refused():
     with lab.check(), pytest.raises(lab.LabError, match="add takes 3 arguments and is given 2"):
         add[1, 4](np.ones(4, np.float32), np.ones(4, np.float32))
+
+
+@cuda.jit
+def scaled(x, factor, out):
+    i = cuda.grid(1)
+    out[i] = x[i] * factor
+
+
+@pytest.mark.parametrize(("factor", "is_double"), [(np.int16(2), False), (np.uint8(2), False), (np.int32(2), True)])
+def test_numpys_numbers_have_their_own_types(factor, is_double):
+    x, out = np.ones(4, np.float32), np.zeros(4, np.float32)
+    with lab.check() as reports:
+        scaled[1, 4](x, factor, out)
+    assert bool(reports[0].float64) == is_double
+    assert (out == 2).all()
+
+
+@cuda.jit
+def add_one(x, out):
+    i = cuda.grid(1)
+    out[i] = x[i] + float32(1)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4])
+def test_a_read_only_view_of_an_array_that_is_written_is_an_argument(launched, size):
+    whole = np.zeros(5, np.float32)
+    view = whole[:4]
+    view.flags.writeable = False
+    launched(add_one, 1, 1, view[:size] if size else view, whole[size:])
+    assert whole[size] == 1
+
+
+@cuda.jit
+def with_inner_functions(x, out):
+    def double(value):
+        return value + x[0] * value
+
+    i = cuda.grid(1)
+    out[i] = double(x[i])
+
+
+def test_a_function_within_a_kernel_is_part_of_it(launched):
+    x, out = np.ones(4, np.float32), np.zeros(4, np.float32)
+    launched(with_inner_functions, 1, 4, x, out)
+    assert (out == 2).all()
+
+
+INDENTED = '''from numba import cuda
+if True:
+    @cuda.jit
+    def kernel(out):
+        """A string may begin
+further left."""
+        out[0] = 1
+# And so may a comment.
+        out[1] = 2
+'''
+
+
+def test_the_source_of_a_kernel_may_hold_lines_further_left_than_itself(launched, tmp_path):
+    (tmp_path / "indented.py").write_text(INDENTED)
+    out = np.zeros(2, np.int64)
+    report = launched(runpy.run_path(str(tmp_path / "indented.py"))["kernel"], 1, 1, out)
+    assert out.tolist() == [1, 2]
+    assert [moved.line for moved in report.traffic] == [7, 9]
+
+
+helpers = ModuleType("helpers")
+helpers.block_sum, helpers.cuda = block_sum, cuda
+
+
+@cuda.jit
+def sum_by_a_modules_function(x, out):
+    shared = helpers.cuda.shared.array(64, float32)
+    total = helpers.block_sum(shared, x[cuda.grid(1)])
+    if cuda.threadIdx.x == 0:
+        out[0] = total
+
+
+def test_a_device_function_may_be_reached_through_its_module(launched):
+    x, out = np.arange(64, dtype=np.float32), np.zeros(1, np.float32)
+    launched(sum_by_a_modules_function, 1, 64, x, out)
+    assert out[0] == x.sum()
+
+
+@cuda.jit
+def gives_something_back(out):
+    out[0] = 1
+    return out[0]
+
+
+def test_what_a_kernel_returns_is_refused_by_the_compiler_and_goes_nowhere_without_checks():
+    out = np.zeros(1, np.float32)
+    with lab.run():
+        gives_something_back[1, 1](out)
+    assert out[0] == 1
+    with lab.check(), pytest.raises(lab.LabError, match="gives_something_back: the CUDA compiler refuses it"):
+        gives_something_back[1, 1](out)
+
+
+@cuda.jit
+def by_libdevice(x, out):
+    out[0] = libdevice.fast_expf(x[0])
+
+
+def test_libdevice_is_refused_and_gives_no_numbers():
+    with lab.run(), pytest.raises(lab.LabError, match=r"the lab has no libdevice\.fast_expf"):
+        by_libdevice[1, 1](np.ones(1, np.float32), np.ones(1, np.float32))

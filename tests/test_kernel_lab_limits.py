@@ -97,10 +97,15 @@ def test_dynamic_shared_memory_counts_with_the_static(refused):
     [
         (X.astype(">f4"), "numbers of type >f4 .* give arrays and numbers"),
         (np.array([None]), "numbers of type object .* give arrays and numbers"),
+        (np.zeros(2, [("a", "f4"), ("b", "i4")]), "numbers of type .*'a', '<f4'.* give arrays and numbers"),
+        (np.str_("a"), "numbers of type <U1 .* give arrays and numbers"),
+        (2**64, "18446744073709551616 is no argument for a kernel, whose integers have 64 bits"),
+        (np.zeros(2, [("a", "f8"), ("b", "f4")])["a"], r"float64 with strides .12,. are not aligned"),
+        (np.ndarray(2, np.float32, bytearray(9), offset=1), "float32 .* are not aligned; give the kernel a copy"),
         (torch.zeros(2, dtype=torch.bfloat16), r"a Tensor that numpy refuses .*BFloat16"),
         (torch.zeros(2, requires_grad=True), r"a Tensor that numpy refuses .*detach"),
     ],
-    ids=["big-endian", "object", "bfloat16", "with gradient"],
+    ids=["big-endian", "object", "record", "text", "65 bits", "strides", "odd address", "bfloat16", "with gradient"],
 )
 def test_an_argument_of_a_type_that_no_kernel_takes_is_refused(refused, value, message):
     refused(message, copy, 1, 2, value, np.zeros(2, np.float32))

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Literal
 
@@ -96,7 +96,11 @@ class Block:
 
     def run(self, kernel: FunctionType, arguments: Sequence[Any]) -> None:
         """Run all threads to their ends. Raises what a thread raises, and Deadlock; the others are ended then."""
-        threads = self._threads = [greenlet(partial(kernel, *arguments)) for _ in range(self.size)]
+
+        def thread_body() -> None:
+            kernel(*arguments)  # what it returns goes nowhere
+
+        threads = self._threads = [greenlet(thread_body) for _ in range(self.size)]
         self._kernel = kernel.__code__
         context = copy_context()  # numpy's handling of overflow is kept in it
         for thread in threads:

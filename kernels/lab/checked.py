@@ -15,6 +15,7 @@ from kernels.lab.inference import UNKNOWN, Typing, infer
 from kernels.lab.intrinsics import Dimensions, Intrinsics
 from kernels.lab.lint import Refused, refused
 from kernels.lab.memory import ATOMIC, READ, WRITE, Memory
+from kernels.lab.numbers import plain_number
 from kernels.lab.order import InTurn, indices
 from kernels.lab.races import races, unwritten
 from kernels.lab.reading import Reading
@@ -60,7 +61,7 @@ class CheckedLaunch:
     def _given(self, code: CodeType, arguments: list[Any]) -> list[Any]:
         """The arguments, with checked arrays."""
         names = code.co_varnames[: len(arguments)]
-        given = dict(zip(names, arguments, strict=True))
+        given = dict(zip(names, map(plain_number, arguments), strict=True))
         arrays = [(name, value) for name, value in given.items() if isinstance(value, np.ndarray)]
         for (name, values), (segment, first) in zip(arrays, self._memory.arguments(arrays), strict=True):
             strides = tuple(stride // values.itemsize for stride in values.strides)
@@ -149,13 +150,12 @@ class CheckedLaunch:
 
     def _report(self, program: Program, typing: Typing, refusals: tuple[Refused, ...]) -> Report:
         log = read_log(self._memory.log, self._memory, program.codes)
-        reading = Reading(
-            log, [each.__name__ for each in program.functions], self._memory.segments, self._grid, self._shape
-        )
+        functions = [code.co_name for code in program.codes.values()]
+        reading = Reading(log, functions, self._memory.segments, self._grid, self._shape)
         moved = map(reading.traffic, traffic(log))
         pieces, origin = in_pieces(log, self._memory.segments)
         raced = [each.whole(origin) for each in races(pieces, self._warp_syncs)]
-        never_written = [each.whole(origin) for each in unwritten(pieces)]
+        never_written = [each.whole(origin) for each in unwritten(pieces, self._warp_syncs)]
         return Report(
             kernel=self._kernel.py_func.__name__,
             grid=self._grid,

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from numba import cuda
 from numba.core import types as numba_types
-from numba.core.errors import NumbaError
+from numba.core.errors import NumbaError, UnsupportedBytecodeError
 from numba.cuda.compiler import compile_cuda
 from numba.cuda.dispatcher import CUDADispatcher
 from numba.np import numpy_support
@@ -28,7 +28,7 @@ from_dtype: Any = numpy_support.from_dtype
 
 COMPUTE_CAPABILITY = (8, 0)
 """The types do not depend on it, but the compiler wants one."""
-ERRORS = (NumbaError, NumbaCudaError)
+ERRORS = (NumbaError, NumbaCudaError, UnsupportedBytecodeError, NameError)
 """What the compiler raises for a kernel that it refuses."""
 SHUFFLES = (cuda.shfl_sync, cuda.shfl_up_sync, cuda.shfl_down_sync, cuda.shfl_xor_sync)
 """Device functions for numba, and for numba-cuda functions of its own kind, by which its types name them."""

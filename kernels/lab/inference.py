@@ -203,7 +203,9 @@ def numba_type(argument: Any) -> Any:
         return types.boolean
     if isinstance(argument, np.generic):
         return from_dtype(argument.dtype)
-    return types.int64 if isinstance(argument, int) else types.float64
+    if isinstance(argument, int):
+        return types.int64 if argument < 2**63 else types.uint64
+    return types.float64
 
 
 def _element(kind: Any) -> Any:

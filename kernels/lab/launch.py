@@ -20,6 +20,7 @@ from kernels.lab.compiler import ERRORS, CUDADispatcher, from_dtype
 from kernels.lab.intrinsics import Dimensions, Intrinsics
 from kernels.lab.limits import dimensions, require_launchable
 from kernels.lab.limits import shared_bytes as whole_bytes
+from kernels.lab.numbers import plain_number
 from kernels.lab.order import InTurn, Order, in_turn, indices
 from kernels.lab.rebind import Program
 from kernels.lab.report import Report
@@ -69,7 +70,7 @@ def _run_unchecked(
     arrays = FastArrays(shared_bytes)
     intrinsics = Intrinsics(grid, shape, arrays)
     function = Program(intrinsics, arrays.constant, recorder=None).rebound(kernel.py_func)
-    given = [unchecked(value) if isinstance(value, np.ndarray) else value for value in arguments]
+    given = [unchecked(value) if isinstance(value, np.ndarray) else plain_number(value) for value in arguments]
     at = list(indices(shape))
     enter = intrinsics.entering(at)
     for index in indices(grid):
@@ -154,16 +155,21 @@ def argument(value: Any) -> Any:
 
     Raises LabError for what a kernel cannot be given.
     """
-    if isinstance(value, np.ndarray | np.floating):
-        _require_typed(value.dtype)
     if isinstance(value, np.ndarray):
+        _require_typed(value.dtype)
+        _require_aligned(value)
         return value if value.size else np.empty(value.shape, value.dtype)
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    if isinstance(value, int | np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
-        return value if isinstance(value, np.floating) else np.float64(value)
+    if isinstance(value, np.generic):
+        _require_typed(value.dtype)
+        return bool(value) if isinstance(value, np.bool_) else value
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        if not -(2**63) <= value < 2**64:
+            raise LabError(f"{value} is no argument for a kernel, whose integers have 64 bits at most")
+        return value
+    if isinstance(value, float):
+        return np.float64(value)
     if hasattr(value, "__array__") and hasattr(value, "shape"):
         return argument(_as_array(value))
     raise LabError(f"a {type(value).__name__} is no argument for a kernel; give arrays and numbers")
@@ -180,9 +186,17 @@ def _as_array(value: Any) -> NDArray[Any]:
 
 def _require_typed(dtype: np.dtype[Any]) -> None:
     try:
-        known = not dtype.hasobject and from_dtype(dtype)
+        known = dtype.kind in "biufc" and from_dtype(dtype)
     except ERRORS:
         known = False
     if not known:
         rule = "are no argument for a kernel; give arrays and numbers of the machine's own types"
         raise LabError(f"numbers of type {dtype} {rule}")
+
+
+def _require_aligned(array: NDArray[Any]) -> None:
+    """Raises LabError for elements that no GPU could read, because they begin between the multiples of their size."""
+    if not array.flags.aligned or any(stride % array.itemsize for stride in array.strides):
+        raise LabError(
+            f"elements of {array.dtype} with strides {array.strides} are not aligned; give the kernel a copy"
+        )

@@ -5,6 +5,7 @@ An access itself has to stay cheap: it leaves two numbers in the log, which is r
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from ctypes import c_byte
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import product
@@ -168,7 +169,8 @@ class Memory:
         lowest = min(_low(values) for _, values in arrays)
         end = max(byte_bounds(values)[1] for _, values in arrays)
         first = min((values for _, values in arrays), key=_low)
-        whole = _from_lowest(first, (end - lowest) // size)
+        writable = next((values for _, values in arrays if values.flags.writeable), first)
+        whole = _from_lowest(writable, lowest, (end - lowest) // size)
         owners = tuple(
             (name, (_pointer(values) - lowest) // size, values.shape, tuple(s // size for s in values.strides))
             for name, values in arrays
@@ -212,10 +214,12 @@ def _overlapping(arrays: Sequence[NDArray[Any]]) -> Iterator[list[int]]:
         yield group
 
 
-def _from_lowest(values: NDArray[Any], count: int) -> NDArray[Any]:
-    """``count`` elements from the array's lowest address on."""
-    flips = tuple(slice(None, None, -1) if stride < 0 else slice(None) for stride in values.strides)
-    return np.lib.stride_tricks.as_strided(values[flips], (count,), (values.itemsize,))
+def _from_lowest(values: NDArray[Any], lowest: int, count: int) -> NDArray[Any]:
+    """``count`` elements from an address on that lies in the array's memory or before it."""
+    memory = (c_byte * (count * values.itemsize)).from_address(lowest)
+    whole = np.frombuffer(memoryview(memory), values.dtype)
+    whole.flags.writeable = values.flags.writeable
+    return whole
 
 
 def _pointer(values: NDArray[Any]) -> int:

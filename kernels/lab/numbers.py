@@ -61,6 +61,11 @@ def size_in_bytes(shape: Any, dtype: Any) -> int:
     return int(np.dtype(dtype).itemsize) * (prod(shape) if isinstance(shape, tuple) else int(shape))
 
 
+def plain_number(value: Any) -> Any:
+    """numpy's integers as plain ints, which overflow nowhere; anything else as it is."""
+    return int(value) if isinstance(value, np.integer) else value
+
+
 def divisor(value: Any) -> Any:
     """What to divide by in the place of ``value``: a Python zero becomes numpy's, which raises no error.
 

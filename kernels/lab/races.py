@@ -112,7 +112,7 @@ def _unordered(log: Accesses, before: int, row: int, warp_syncs: WarpSyncs) -> b
     return True
 
 
-def unwritten(log: Accesses) -> list[Found]:
+def unwritten(log: Accesses, warp_syncs: WarpSyncs) -> list[Found]:
     """Reads of shared and local cells that nobody had written: no write before them, and none that races with them.
 
     One read is given for each place.
@@ -126,13 +126,24 @@ def unwritten(log: Accesses) -> list[Found]:
     first_write[cells[writes]] = rows[writes]  # of several values for a cell numpy keeps the last, here the first write
     early = rows[(kind != WRITE) & (rows < first_write[cells])]
     found: dict[int, Found] = {}
-    for row in map(int, early[~_race_with_a_write(log, early)]):
+    racing = _write_in_its_epoch(log, early)
+    for row in early[racing] if warp_syncs else ():
+        racing[early == row] = _races_with_a_write(log, int(row), warp_syncs)
+    for row in map(int, early[~racing]):
         before = found.get(int(log.place[row]), Found((row,), 0))
         found[int(log.place[row])] = Found(before.rows, before.cells + 1)
     return list(found.values())
 
 
-def _race_with_a_write(log: Accesses, early: Column) -> Mask:
+def _races_with_a_write(log: Accesses, row: int, warp_syncs: WarpSyncs) -> bool:
+    """Whether a later write of another thread before the next barrier is unordered with a read."""
+    later = slice(row + 1, None)
+    alike = (log.cell[later] == log.cell[row]) & (log.block[later] == log.block[row])
+    alike &= (log.epoch[later] == log.epoch[row]) & (log.thread[later] != log.thread[row]) & (log.kind[later] == WRITE)
+    return any(_unordered(log, row, row + 1 + int(write), warp_syncs) for write in np.flatnonzero(alike))
+
+
+def _write_in_its_epoch(log: Accesses, early: Column) -> Mask:
     """For each early row, whether another thread of the block writes its cell before the next barrier."""
     if not len(early):
         return np.zeros(0, bool)

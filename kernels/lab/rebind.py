@@ -4,7 +4,8 @@ The kernel is not changed and may go on to be compiled.
 """
 
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -24,7 +25,6 @@ _INTRINSICS = (
     *(name for name in vars(Intrinsics) if not name.startswith("_") and name != "laneid"),
     *("syncthreads", "shared", "local", "const", "atomic", "threadIdx", "blockIdx", "blockDim", "gridDim"),
 )
-_NUMBA_MODULES = ("numba", "numba.core.types", "numba.cuda.types")
 Recorder = Callable[[int], tuple[Callable[[int, Any], Any], ...]]
 """From the number of a function's first branch to its ``test``, ``loop`` and ``trips``, as ``instrument`` has them."""
 
@@ -55,7 +55,7 @@ class Program:
             self.functions.append(function)
             recording: dict[str, Any] = {DIVISOR: divisor}
             code = uncounted(function) if self.recorder is None else self._counted(function, recording)
-            self.codes[id(code)] = code
+            self.codes |= {id(each): each for each in _with_inner(code)}
             # The copy is known before its globals are rebound: a device function may be called by two others.
             copy = FunctionType(code, {}, function.__name__, function.__defaults__, self._cells(function, code))
             self._copies[id(function)] = copy
@@ -100,7 +100,7 @@ class Program:
             return GPU_MATH
         if module is np:
             return GPU_NUMPY
-        return _Members(self, module) if getattr(module, "__name__", "") in _NUMBA_MODULES else module
+        return module if getattr(module, "__name__", "") in sys.stdlib_module_names else _Members(self, module)
 
     def _member(self, value: Any) -> Any:
         """What was imported by itself: an intrinsic, a function of ``math``, or one of numpy's types."""
@@ -110,18 +110,21 @@ class Program:
         name = getattr(value, "__name__", "")
         if getattr(math, name, _ABSENT) is value:
             return getattr(GPU_MATH, name)
+        if getattr(value, "__module__", None) == "numba.cuda.libdevice":
+            raise LabError(f"the lab has no libdevice.{name}; take a function of math")
         return plain(value)
 
 
-@dataclass(frozen=True)
 class _Members:
-    """A module of numba's: what a kernel takes from it becomes the lab's."""
+    """A module, numba's or one of device functions: what a kernel takes from it becomes the lab's."""
 
-    program: Program
-    module: ModuleType
+    def __init__(self, program: Program, module: ModuleType) -> None:
+        self._lab_program, self._lab_module = program, module
 
     def __getattr__(self, name: str) -> Any:
-        return self.program.stand_in(getattr(self.module, name))
+        value = self._lab_program.stand_in(getattr(self._lab_module, name))
+        setattr(self, name, value)
+        return value
 
 
 def conversion_to(kind: Any) -> Any:
@@ -133,10 +136,13 @@ def conversion_to(kind: Any) -> Any:
 
 def _globals_of(function: FunctionType) -> set[str]:
     """Names of globals that the function, or one within it, uses."""
-    names: set[str] = set()
-    codes = [function.__code__]
-    while codes:
-        code = codes.pop()
-        names |= set(code.co_names)
-        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    names = {name for code in _with_inner(function.__code__) for name in code.co_names}
     return names & function.__globals__.keys()
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    """A function's code, and that of the functions and comprehensions within it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)

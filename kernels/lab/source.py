@@ -3,7 +3,6 @@
 import ast
 import dis
 import inspect
-import textwrap
 from types import CodeType, FunctionType
 
 
@@ -15,12 +14,14 @@ def definition(function: FunctionType) -> ast.FunctionDef:
     """The function's definition. Raises LabError where its source is not at hand."""
     try:
         lines, first = inspect.getsourcelines(function)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-        found = next(node for node in tree.body if isinstance(node, ast.FunctionDef))
+        indented = lines[0][:1].isspace()
+        # Strings and comments may begin further left than the function, so lines are not moved to the left.
+        tree = ast.parse("".join(["if True:\n", *lines] if indented else lines))
+        found = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
     except (OSError, SyntaxError, StopIteration):
         rule = "the lab reads a kernel's source; define it by def, in a file or a cell"
         raise LabError(f"{function.__name__}: {rule}") from None
-    ast.increment_lineno(tree, first - 1)
+    ast.increment_lineno(tree, first - 1 - indented)
     return found
 
 
