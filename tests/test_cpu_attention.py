@@ -188,13 +188,13 @@ def test_exp_errs_by_less_than_the_rounding_of_one(dtype):
     ours = np.array([attention.exp(value) for value in x])
     assert np.abs(ours - np.exp(x.astype(np.longdouble))).max() <= np.finfo(dtype).eps / 2
     assert attention.exp(dtype(0)) == 1
-    assert attention.exp(dtype(-math.inf)) < 1e-300
+    assert attention.exp(dtype(-math.inf)) < 1e-37
     assert math.isnan(attention.exp(dtype(math.nan)))
 
 
 def loads(context_lens, rows, workers):
     query_start = np.concatenate(([0], np.cumsum(rows)))
-    work = attention.plan(np.array(context_lens), query_start, 3, 16, workers)
+    work = attention.plan(np.array(context_lens), query_start, 16, workers)
     keys = np.minimum(
         attention.PART,
         np.array(context_lens)[work["sequence"]]
@@ -207,7 +207,7 @@ def loads(context_lens, rows, workers):
 
 def test_one_long_sequence_keeps_every_thread_busy():
     load, _ = loads([8192], [1], workers=16)
-    assert load.min() == load.max() == 3 * 8192 / 16
+    assert load.min() == load.max() == 8192 / 16
 
 
 @given(st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 60)), min_size=1, max_size=20), st.integers(1, 9))

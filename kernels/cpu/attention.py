@@ -5,9 +5,10 @@ a tile at a time with an online softmax (FlashAttention-2: Dao 2023, section 3.1
 are attended to apart and then combined (Flash-Decoding: Dao et al. 2023).
 
 What makes it fast: the query heads that share a key head are handled together, so that each key and value comes from
-memory once; the innermost loops run along ``head_dim``, which is contiguous, and become vector instructions; while keys
-are read the values are on their way, and the other way round; and no work item reads more than ``PART`` keys, so that
-one long sequence, or a batch of very unequal ones, still occupies all threads.
+memory once; all key heads of a block are read one after the other, as they lie there, while the next rows are on their
+way; three queries meet four keys, or four pieces of a value, in registers, so that what is loaded is used several
+times; and no work item reads more than ``PART`` keys, so that one long sequence, or a batch of very unequal ones, still
+occupies all threads.
 
 A sequence's result is the same to the last bit in any batch, in any blocks and on any number of threads, because how
 its work is cut depends on the sequence alone.
@@ -20,17 +21,24 @@ import numpy as np
 from numba import get_num_threads, prange
 
 from kernels.checks import Floats, Ints, check_attention
-from kernels.cpu.compiled import compiled, compiled_parallel
+from kernels.cpu.compiled import compiled, compiled_inline, compiled_parallel
 from kernels.cpu.prefetch import prefetch_row
+from kernels.cpu.vectors import LANES, broadcast, larger, largest_lane, load, multiply_add, store, store_sums
 
 TILE = 64
 """Keys whose scores are computed before their exponentials are."""
+RUN = 16
+"""Keys of one head that are read before those of the next."""
+TRIO = 3
+"""Query vectors that share a loaded key or value."""
+PIECE = 4 * LANES
+"""Columns of a value that share a loaded weight."""
 PART = 512
 """Keys that one work item reads at most; a multiple of TILE."""
 QUERY_VECTORS = 48
 """Query vectors (rows x heads of one group) that one work item holds, if a single row has no more."""
 
-WORK_ITEM = np.dtype([(name, np.int64) for name in ("worker", "sequence", "kv_head", "token", "rows", "part")])
+WORK_ITEM = np.dtype([(name, np.int64) for name in ("worker", "sequence", "token", "rows", "part")])
 """What ``worker`` does: rows ``[token, token + rows)`` of the batch, for one key head, over one part of its keys."""
 
 
@@ -60,7 +68,7 @@ def paged_attention(
     check_pages(block_tables, context_lens, query_start, len(q), k_cache)
     tokens, heads, head_dim = q.shape
     kv_heads, workers = k_cache.shape[1], get_num_threads()
-    work = plan(context_lens, query_start, kv_heads, max(1, QUERY_VECTORS * kv_heads // heads), workers)
+    work = plan(context_lens, query_start, max(1, QUERY_VECTORS * kv_heads // heads), workers)
     parts = work["part"].max(initial=0) + 1
     partial = np.empty((parts, tokens, heads, head_dim), q.dtype)
     log_sums = np.full((parts, tokens, heads), -np.inf, q.dtype)
@@ -100,13 +108,13 @@ def misplaced_sequence(
 
 
 @compiled
-def plan(context_lens: Ints, query_start: Ints, kv_heads: int, max_rows: int, workers: int) -> Any:
+def plan(context_lens: Ints, query_start: Ints, max_rows: int, workers: int) -> Any:
     """Work items ``[items]`` of at most ``max_rows`` rows, each given to the worker that has least to do so far.
 
     What there is to do is counted in rows x keys.
     """
-    work = np.empty(count_items(context_lens, query_start, kv_heads, max_rows), WORK_ITEM)
-    load = np.zeros(workers, np.int64)
+    work = np.empty(count_items(context_lens, query_start, max_rows), WORK_ITEM)
+    loads = np.zeros(workers, np.int64)
     count = 0
     for sequence in range(len(context_lens)):
         end = query_start[sequence + 1]
@@ -114,25 +122,22 @@ def plan(context_lens: Ints, query_start: Ints, kv_heads: int, max_rows: int, wo
             rows = min(max_rows, end - token)
             keys = context_lens[sequence] - (end - token) + rows
             for start in range(0, keys, PART):
-                for kv_head in range(kv_heads):
-                    item = work[count]
-                    item.worker = np.argmin(load)
-                    item.sequence, item.kv_head = sequence, kv_head
-                    item.token, item.rows = token, rows
-                    item.part = start // PART
-                    load[item.worker] += rows * min(PART, keys - start)
-                    count += 1
+                item = work[count]
+                item.worker = np.argmin(loads)
+                item.sequence, item.token, item.rows, item.part = sequence, token, rows, start // PART
+                loads[item.worker] += rows * min(PART, keys - start)
+                count += 1
     return work[:count]
 
 
 @compiled
-def count_items(context_lens: Ints, query_start: Ints, kv_heads: int, max_rows: int) -> int:
+def count_items(context_lens: Ints, query_start: Ints, max_rows: int) -> int:
     """No fewer than the work items of a batch."""
     count = 0
     for sequence in range(len(context_lens)):
         rows = query_start[sequence + 1] - query_start[sequence]
         parts = (context_lens[sequence] + PART - 1) // PART
-        count += parts * kv_heads * ((rows + max_rows - 1) // max_rows)
+        count += parts * ((rows + max_rows - 1) // max_rows)
     return count
 
 
@@ -176,96 +181,149 @@ def attend(
     log_sums  ``[parts, tokens, heads]`` receives the logarithm of the sum of their exponentials
     """
     _, kv_heads, block_size, head_dim = k_cache.shape
-    group = q.shape[1] // kv_heads
     position = context_lens[item.sequence] - (query_start[item.sequence + 1] - item.token)  # of the item's first row
     begin = item.part * PART
     end = min(begin + PART, position + item.rows)
-    key_rows = locate(block_tables[item.sequence], begin, end, item.kv_head, kv_heads, block_size)
+    places = locate(block_tables[item.sequence], begin, end, kv_heads, block_size)
     keys, values = k_cache.reshape(-1, head_dim), v_cache.reshape(-1, head_dim)
-    queries = scaled_queries(q, item.token, item.rows, item.kv_head * group, group, scale)
+    heads, group = q.shape[1], q.shape[1] // kv_heads
+    queries = scaled_queries(q, item.token, item.rows, kv_heads, scale)
     vectors = len(queries)
-    scores = np.empty((vectors, TILE), q.dtype)
-    visible = np.empty(vectors, np.int64)
+    scores = np.zeros((vectors, TILE), q.dtype)
+    visible = np.zeros(vectors, np.int64)
     maximum, new_maximum = np.full(vectors, -np.inf, q.dtype), np.full(vectors, -np.inf, q.dtype)
     total = np.zeros(vectors, q.dtype)
     summed = np.zeros((vectors, head_dim), q.dtype)
     for start in range(begin, end, TILE):
         stop = min(start + TILE, end)
-        for i in range(vectors):
-            visible[i] = max(0, min(stop, position + i // group + 1) - start)
-        tile, next_tile = key_rows[start - begin : stop - begin], key_rows[stop - begin : stop - begin + TILE]
-        score(queries, keys, tile, visible, scores, new_maximum, values, tile)
+        for row in range(item.rows):
+            for head in range(heads):
+                i = vector_of(row, head, group, vectors // kv_heads)
+                visible[i] = max(0, min(stop, position + row + 1) - start)
+        tile = places[start - begin : stop - begin]
+        score(queries, keys, tile, kv_heads, block_size, visible, scores)
+        raise_maximum(scores, visible, new_maximum)
         rescale(scores, visible, new_maximum, maximum, total, summed)
-        accumulate(scores, values, tile, visible, summed, keys, next_tile)
-    for i in range(vectors):
-        token, head = item.token + i // group, item.kv_head * group + i % group
-        log_sums[item.part, token, head] = maximum[i] + math.log(total[i])  # -inf where nothing of this part is visible
-        for d in range(head_dim):
-            partial[item.part, token, head, d] = summed[i, d] / total[i]
+        accumulate(scores, values, tile, kv_heads, block_size, visible, summed)
+    for row in range(item.rows):
+        for head in range(heads):
+            i = vector_of(row, head, group, vectors // kv_heads)
+            log_sums[item.part, item.token + row, head] = maximum[i] + math.log(total[i])  # -inf where it saw nothing
+            for d in range(head_dim):
+                partial[item.part, item.token + row, head, d] = summed[i, d] / total[i]
 
 
 @compiled
-def locate(block_table: Ints, begin: int, end: int, kv_head: int, kv_heads: int, block_size: int) -> Ints:
-    """Where positions ``[begin, end)`` lie: rows ``[end - begin]`` of the cache seen as ``[rows, head_dim]``."""
-    key_rows = np.empty(end - begin, np.int64)
+def locate(block_table: Ints, begin: int, end: int, kv_heads: int, block_size: int) -> Ints:
+    """Where positions ``[begin, end)`` of the first head lie: rows of the cache seen as ``[rows, head_dim]``.
+
+    Those of each next head lie ``block_size`` rows further on.
+    """
+    places = np.empty(end - begin, np.int64)
     for block in range(begin // block_size, (end + block_size - 1) // block_size):
         first_position = block * block_size
-        first_row = (block_table[block] * kv_heads + kv_head) * block_size
+        first_row = block_table[block] * kv_heads * block_size
         for position in range(max(begin, first_position), min(end, first_position + block_size)):
-            key_rows[position - begin] = first_row + position - first_position
-    return key_rows
+            places[position - begin] = first_row + position - first_position
+    return places
 
 
 @compiled
-def scaled_queries(q: Floats, token: int, rows: int, head: int, group: int, scale: float) -> Floats:
-    """Query vectors ``[rows * group, head_dim]`` of ``rows`` rows and ``group`` heads, times the softmax scale."""
-    queries = np.empty((rows * group, q.shape[2]), q.dtype)
-    for i in range(rows * group):
-        for d in range(q.shape[2]):
-            queries[i, d] = q[token + i // group, head + i % group, d] * scale
+def scaled_queries(q: Floats, token: int, rows: int, kv_heads: int, scale: float) -> Floats:
+    """Query vectors ``[vectors, head_dim]`` of ``rows`` rows, times the softmax scale, in the order of ``vector_of``.
+
+    Each key head has a multiple of ``TRIO``; what is too many are zeros.
+    """
+    heads, head_dim = q.shape[1:]
+    group = heads // kv_heads
+    of_a_head = (rows * group + TRIO - 1) // TRIO * TRIO
+    queries = np.zeros((kv_heads * of_a_head, head_dim), q.dtype)
+    for row in range(rows):
+        for head in range(heads):
+            i = vector_of(row, head, group, of_a_head)
+            for d in range(head_dim):
+                queries[i, d] = q[token + row, head, d] * scale
     return queries
+
+
+@compiled_inline
+def vector_of(row: int, head: int, group: int, of_a_head: int) -> int:
+    """A query's place among the vectors: those that share a key head stand together, row after row."""
+    return head // group * of_a_head + row * group + head % group
 
 
 @compiled
 def score(
-    queries: Floats,
-    keys: Floats,
-    tile: Ints,
-    visible: Ints,
-    scores: Floats,
-    maximum: Floats,
-    soon: Floats,
-    soon_rows: Ints,
+    queries: Floats, keys: Floats, tile: Ints, kv_heads: int, block_size: int, visible: Ints, scores: Floats
 ) -> None:
     """``scores[i, j] = queries[i] . keys[tile[j]]`` for the ``visible[i]`` keys that vector i may read.
 
-    queries ``[vectors, head_dim]``; keys ``[rows, head_dim]``; scores ``[vectors, TILE]``; maximum ``[vectors]`` is
-    raised to the largest score. Rows of ``soon`` are prefetched meanwhile. Keys that all vectors see are taken in
-    pairs, so that an element of a query, once loaded, is used twice.
+    queries ``[vectors, head_dim]``, as many for each key head; keys ``[rows, head_dim]``; tile as ``locate`` has it;
+    scores ``[vectors, TILE]``, in which some beyond ``visible[i]`` are written too.
     """
-    zero = queries.dtype.type(0)
-    paired = visible[0] // 2 * 2
-    for j in range(0, paired, 2):
-        row, row_after = tile[j], tile[j + 1]
-        if j + 1 < len(soon_rows):
-            prefetch_row(soon, soon_rows[j])
-            prefetch_row(soon, soon_rows[j + 1])
-        for i in range(len(queries)):
-            dot, dot_after = zero, zero
-            for d in range(queries.shape[1]):
-                dot += queries[i, d] * keys[row, d]
-                dot_after += queries[i, d] * keys[row_after, d]
-            scores[i, j], scores[i, j + 1] = dot, dot_after
-            maximum[i] = max(maximum[i], dot, dot_after)
-    for j in range(paired, len(tile)):
-        row = tile[j]
-        for i in range(len(queries)):
-            if j < visible[i]:
-                dot = zero
-                for d in range(queries.shape[1]):
-                    dot += queries[i, d] * keys[row, d]
-                scores[i, j] = dot
-                maximum[i] = max(maximum[i], dot)
+    of_a_head, in_registers = len(queries) // kv_heads, queries.shape[1] % LANES == 0
+    for start in range(0, len(tile), RUN):
+        stop = min(start + RUN, len(tile))
+        whole = stop // 4 * 4 if in_registers else start
+        for kv_head in range(kv_heads):
+            first, offset = kv_head * of_a_head, kv_head * block_size
+            soon, soon_offset = next_run(start, kv_head, kv_heads, block_size)
+            for j in range(start, whole, 4):
+                for ahead in range(soon + j - start, min(soon + j - start + 4, len(tile))):
+                    prefetch_row(keys, tile[ahead] + soon_offset)
+                for i in range(first, first + of_a_head, TRIO):
+                    if j < max(visible[i], visible[i + 1], visible[i + 2]):
+                        score_trio(queries, i, keys, tile, j, offset, scores)
+            for i in range(first, first + of_a_head):
+                for j in range(whole, min(stop, visible[i])):
+                    row = tile[j] + offset
+                    dot = queries.dtype.type(0)
+                    for d in range(queries.shape[1]):
+                        dot += queries[i, d] * keys[row, d]
+                    scores[i, j] = dot
+
+
+@compiled_inline
+def next_run(start: int, kv_head: int, kv_heads: int, block_size: int) -> tuple[int, int]:
+    """Where the run begins that is read after this one, in the tile, and how far its head's rows lie from the first."""
+    return (start, (kv_head + 1) * block_size) if kv_head + 1 < kv_heads else (start + RUN, 0)
+
+
+@compiled_inline
+def score_trio(queries: Floats, i: int, keys: Floats, tile: Ints, j: int, offset: int, scores: Floats) -> None:
+    """Scores of queries i, i + 1, i + 2, here a, b, c, and keys j to j + 3 of a tile: twelve sums in registers."""
+    zero = broadcast(queries.dtype.type(0))
+    a0, a1, a2, a3 = zero, zero, zero, zero
+    b0, b1, b2, b3 = zero, zero, zero, zero
+    c0, c1, c2, c3 = zero, zero, zero, zero
+    row0, row1, row2, row3 = tile[j] + offset, tile[j + 1] + offset, tile[j + 2] + offset, tile[j + 3] + offset
+    for d in range(0, queries.shape[1], LANES):
+        a, b, c = load(queries, i, d), load(queries, i + 1, d), load(queries, i + 2, d)
+        key = load(keys, row0, d)
+        a0, b0, c0 = multiply_add(a, key, a0), multiply_add(b, key, b0), multiply_add(c, key, c0)
+        key = load(keys, row1, d)
+        a1, b1, c1 = multiply_add(a, key, a1), multiply_add(b, key, b1), multiply_add(c, key, c1)
+        key = load(keys, row2, d)
+        a2, b2, c2 = multiply_add(a, key, a2), multiply_add(b, key, b2), multiply_add(c, key, c2)
+        key = load(keys, row3, d)
+        a3, b3, c3 = multiply_add(a, key, a3), multiply_add(b, key, b3), multiply_add(c, key, c3)
+    store_sums(scores, i, j, a0, a1, a2, a3)
+    store_sums(scores, i + 1, j, b0, b1, b2, b3)
+    store_sums(scores, i + 2, j, c0, c1, c2, c3)
+
+
+@compiled
+def raise_maximum(scores: Floats, visible: Ints, maximum: Floats) -> None:
+    """Raise ``maximum[i]`` to the largest of the ``visible[i]`` scores of vector i."""
+    for i in range(len(scores)):
+        whole = visible[i] // LANES * LANES
+        if whole > 0:
+            best = load(scores, i, 0)
+            for j in range(LANES, whole, LANES):
+                best = larger(best, load(scores, i, j))
+            maximum[i] = max(maximum[i], largest_lane(best))
+        for j in range(whole, visible[i]):
+            maximum[i] = max(maximum[i], scores[i, j])
 
 
 @compiled
@@ -296,35 +354,87 @@ def rescale(scores: Floats, visible: Ints, new_maximum: Floats, maximum: Floats,
 
 @compiled
 def accumulate(
-    weights: Floats,
-    values: Floats,
-    tile: Ints,
-    visible: Ints,
-    summed: Floats,
-    soon: Floats,
-    soon_rows: Ints,
+    weights: Floats, values: Floats, tile: Ints, kv_heads: int, block_size: int, visible: Ints, summed: Floats
 ) -> None:
     """``summed[i] += weights[i, j] * values[tile[j]]`` for the ``visible[i]`` values that vector i may read.
 
-    Shapes, pairs and prefetching as in ``score``.
+    Shapes as in ``score``.
     """
-    paired = visible[0] // 2 * 2
-    for j in range(0, paired, 2):
-        row, row_after = tile[j], tile[j + 1]
-        if j + 1 < len(soon_rows):
-            prefetch_row(soon, soon_rows[j])
-            prefetch_row(soon, soon_rows[j + 1])
-        for i in range(len(weights)):
-            weight, weight_after = weights[i, j], weights[i, j + 1]
-            for d in range(summed.shape[1]):
-                summed[i, d] += weight * values[row, d] + weight_after * values[row_after, d]
-    for j in range(paired, len(tile)):
-        row = tile[j]
-        for i in range(len(weights)):
-            if j < visible[i]:
-                weight = weights[i, j]
-                for d in range(summed.shape[1]):
-                    summed[i, d] += weight * values[row, d]
+    of_a_head, head_dim = len(weights) // kv_heads, summed.shape[1]
+    columns = head_dim // PIECE * PIECE
+    for start in range(0, len(tile), RUN):
+        stop = min(start + RUN, len(tile))
+        for kv_head in range(kv_heads):
+            first, offset = kv_head * of_a_head, kv_head * block_size
+            soon, soon_offset = next_run(start, kv_head, kv_heads, block_size)
+            for d in range(0, columns, PIECE):
+                for i in range(first, first + of_a_head, TRIO):
+                    ahead = soon if d == 0 and i == first else len(tile)  # a row is asked for once
+                    seen = min(stop, visible[i])
+                    accumulate_trio(weights, i, values, tile, start, seen, offset, d, summed, ahead, soon_offset)
+            for i in range(first, first + of_a_head):
+                together = visible[first + (i - first) // TRIO * TRIO]
+                for j in range(max(start, together) if columns == head_dim else start, min(stop, visible[i])):
+                    row = tile[j] + offset
+                    for d in range(columns if j < together else 0, head_dim):
+                        summed[i, d] += weights[i, j] * values[row, d]
+
+
+@compiled_inline
+def accumulate_trio(
+    weights: Floats,
+    i: int,
+    values: Floats,
+    tile: Ints,
+    start: int,
+    stop: int,
+    offset: int,
+    d: int,
+    summed: Floats,
+    ahead: int,
+    ahead_offset: int,
+) -> None:
+    """Add a ``PIECE`` from column d of values ``[start, stop)`` of a tile to the sums of vectors i, i + 1, i + 2.
+
+    The twelve sums stay in registers. Rows of the tile from ``ahead`` on are prefetched meanwhile.
+    """
+    a0, a1, a2, a3 = load_piece(summed, i, d)
+    b0, b1, b2, b3 = load_piece(summed, i + 1, d)
+    c0, c1, c2, c3 = load_piece(summed, i + 2, d)
+    for j in range(start, stop):
+        if ahead < len(tile):
+            prefetch_row(values, tile[ahead] + ahead_offset)
+            ahead += 1
+        v0, v1, v2, v3 = load_piece(values, tile[j] + offset, d)
+        a, b, c = broadcast(weights[i, j]), broadcast(weights[i + 1, j]), broadcast(weights[i + 2, j])
+        a0, b0, c0 = multiply_add(a, v0, a0), multiply_add(b, v0, b0), multiply_add(c, v0, c0)
+        a1, b1, c1 = multiply_add(a, v1, a1), multiply_add(b, v1, b1), multiply_add(c, v1, c1)
+        a2, b2, c2 = multiply_add(a, v2, a2), multiply_add(b, v2, b2), multiply_add(c, v2, c2)
+        a3, b3, c3 = multiply_add(a, v3, a3), multiply_add(b, v3, b3), multiply_add(c, v3, c3)
+    store_piece(summed, i, d, a0, a1, a2, a3)
+    store_piece(summed, i + 1, d, b0, b1, b2, b3)
+    store_piece(summed, i + 2, d, c0, c1, c2, c3)
+
+
+@compiled_inline
+def load_piece(array: Floats, row: int, d: int) -> Any:
+    """Four vectors: ``array[row, d : d + PIECE]``."""
+    after = d + LANES
+    return (
+        load(array, row, d),
+        load(array, row, after),
+        load(array, row, after + LANES),
+        load(array, row, d + 3 * LANES),
+    )
+
+
+@compiled_inline
+def store_piece(array: Floats, row: int, d: int, v0: Any, v1: Any, v2: Any, v3: Any) -> None:
+    """Write four vectors to ``array[row, d : d + PIECE]``."""
+    store(array, row, d, v0)
+    store(array, row, d + LANES, v1)
+    store(array, row, d + 2 * LANES, v2)
+    store(array, row, d + 3 * LANES, v3)
 
 
 @compiled
@@ -355,19 +465,27 @@ def combine(partial: Floats, log_sums: Floats, out: Floats) -> None:
                     out[token, head, d] /= total
 
 
-@compiled
+@compiled_inline
 def exp(x: float) -> float:
     """``e^x`` for x <= 0, to half a unit in the last place of 1, by arithmetic that becomes vector instructions.
 
     ``e^x = 2^n e^r`` with n the integer nearest to ``x / ln 2``; e^r is the Taylor series, as far as it counts.
     """
     real = type(x)
-    x = real(-700) if x < -700 else x  # there 2^n is still a normal float64
+    lowest, terms = (-87, 7) if np.finfo(real).eps > 1e-10 else (-700, 13)
+    x = real(lowest) if x < lowest else x  # there 2^n is still a normal number
     n = np.floor(x * real(1 / math.log(2)) + real(0.5))
-    r = x - n * real(math.log(2))
-    terms = 7 if np.finfo(real).eps > 1e-10 else 13  # r is at most ln 2 / 2
+    r = x - n * real(math.log(2))  # at most ln 2 / 2
     series = real(1)
     for term in range(terms, 0, -1):
         series = real(1) + series * r * real(1 / term)
-    exponent_bits = (np.int64(np.int32(n)) + 1023) << 52
-    return series * real(np.int64(exponent_bits).view(np.float64))
+    return series * power_of_two(n)
+
+
+@compiled_inline
+def power_of_two(n: float) -> float:
+    """``2^n`` for an integer n whose power is a normal number: n is put where such a number keeps its exponent."""
+    real = type(n)
+    if np.finfo(real).eps > 1e-10:
+        return real(np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32))
+    return real(np.int64((np.int64(np.int32(n)) + 1023) << 52).view(np.float64))

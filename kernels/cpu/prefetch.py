@@ -7,7 +7,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from kernels.checks import Floats
-from kernels.cpu.compiled import compiled
+from kernels.cpu.compiled import compiled_inline
 
 CACHE_LINE = 64
 """Bytes that the CPU moves from memory at once."""
@@ -40,7 +40,7 @@ def _emit_prefetch(_typing_context: Any, array: Any, row: Any, chunk: Any) -> An
 prefetch_chunk: Any = intrinsic(_emit_prefetch)
 
 
-@compiled
+@compiled_inline
 def prefetch_row(array: Floats, row: int) -> None:
     """Start loading ``array[row]`` of an array ``[rows, columns]``, and wait for nothing.
 

@@ -1,6 +1,7 @@
-"""How fast paged attention reads the cache: decode against a plain sum of the same memory, prefill against torch."""
+"""How fast paged attention reads the cache: against plain sums of the same memory, and against torch's attention."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from numba import get_num_threads, prange
 from torch.nn import functional as F
 
-from kernels.checks import Floats
+from kernels.checks import Floats, Ints
 from kernels.cpu import paged_attention
 from kernels.cpu.compiled import compiled_parallel
 from minillm.bench.stopwatch import alternating_medians
@@ -23,12 +24,19 @@ CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 @dataclass(frozen=True, slots=True)
 class DecodeSpeed:
-    """One decode step over ``kv_bytes`` of keys and values, and a sum over the same memory by as many threads."""
+    """One decode step over ``kv_bytes`` of keys and values, in seconds on equally many threads.
+
+    torch_seconds     torch's scaled_dot_product_attention on keys and values that were gathered beforehand
+    sum_seconds       a sum over the same memory as it lies: no reader of that memory is faster
+    page_sum_seconds  a sum over it block by block in the order of the block tables, as paged attention must go
+    """
 
     kv_bytes: int
     threads: int
     attention_seconds: float
+    torch_seconds: float
     sum_seconds: float
+    page_sum_seconds: float
     last_level_cache: int | None
     """Bytes, where the system tells."""
 
@@ -38,22 +46,31 @@ class DecodeSpeed:
         return self.kv_bytes / self.attention_seconds / 1e9
 
     @property
-    def share_of_sum(self) -> float | None:
-        """Attention's speed as a share of the sum's, which no reader of that memory exceeds.
+    def speed_against_torch(self) -> float:
+        """Above 1 where paged attention is faster."""
+        return self.torch_seconds / self.attention_seconds
 
-        None when half of the keys and values could come from the last-level cache, or its size is unknown: then the
-        sum's speed is not the memory's.
-        """
-        if self.last_level_cache is None or self.kv_bytes < 2 * self.last_level_cache:
-            return None
-        return self.sum_seconds / self.attention_seconds
+    @property
+    def share_of_sum(self) -> float | None:
+        """Attention's speed as a share of the sum's. None where that is not the memory's speed."""
+        return self.sum_seconds / self.attention_seconds if self.comes_from_memory else None
+
+    @property
+    def share_of_page_sum(self) -> float | None:
+        """Attention's speed as a share of the sum's over blocks. None where that is not the memory's speed."""
+        return self.page_sum_seconds / self.attention_seconds if self.comes_from_memory else None
+
+    @property
+    def comes_from_memory(self) -> bool:
+        """Whether at least half of the keys and values cannot come from the last-level cache."""
+        return self.last_level_cache is not None and self.kv_bytes >= 2 * self.last_level_cache
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillSpeed:
     """The last ``rows`` tokens of a context, by paged attention and by torch, in seconds on equally many threads.
 
-    torch's scaled_dot_product_attention is given keys and values that are contiguous and repeated for each head.
+    torch's scaled_dot_product_attention is given keys and values that are contiguous.
     """
 
     rows: int
@@ -68,35 +85,63 @@ class PrefillSpeed:
         return self.torch_seconds / self.attention_seconds
 
 
-def measure_decode(sequences: int = 64, context: int = 8192, repeats: int = 9) -> DecodeSpeed:
+def measure_decode(sequences: int, context: int, repeats: int = 9) -> DecodeSpeed:
     """One row for each of ``sequences`` contexts of ``context`` tokens, in blocks that lie in random order."""
-    attend, k_cache, v_cache = paged_case([context] * sequences, [1] * sequences)
-
-    def read() -> None:
-        total(k_cache.reshape(-1))
-        total(v_cache.reshape(-1))
-
-    attention_seconds, sum_seconds = alternating_medians([attend, read], repeats)
-    kv_bytes = k_cache.nbytes + v_cache.nbytes
-    return DecodeSpeed(kv_bytes, get_num_threads(), attention_seconds, sum_seconds, last_level_cache())
+    attend, k_cache, v_cache, block_tables = paged_case([context] * sequences, [1] * sequences)
+    caches, pages = (k_cache.reshape(len(k_cache), -1), v_cache.reshape(len(v_cache), -1)), block_tables.reshape(-1)
+    q, k, v = gathered(sequences, 1, context)
+    with threads_as_numba():
+        attention_seconds, torch_seconds, sum_seconds, page_sum_seconds = alternating_medians(
+            [
+                attend,
+                partial(F.scaled_dot_product_attention, q, k, v, enable_gqa=True),
+                lambda: [total(cache.reshape(-1)) for cache in caches],
+                lambda: [total_of_pages(cache, pages) for cache in caches],
+            ],
+            repeats,
+        )
+    return DecodeSpeed(
+        kv_bytes=k_cache.nbytes + v_cache.nbytes,
+        threads=get_num_threads(),
+        attention_seconds=attention_seconds,
+        torch_seconds=torch_seconds,
+        sum_seconds=sum_seconds,
+        page_sum_seconds=page_sum_seconds,
+        last_level_cache=last_level_cache(),
+    )
 
 
 def measure_prefill(rows: int, context: int, repeats: int = 15) -> PrefillSpeed:
     """The last ``rows`` of ``context`` tokens; both sides take turns within the run."""
-    attend, _, _ = paged_case([context], [rows])
-    q, k, v = torch.randn(1, HEADS, rows, HEAD_DIM), *torch.randn(2, 1, HEADS, context, HEAD_DIM)
+    attend, *_ = paged_case([context], [rows])
+    q, k, v = gathered(1, rows, context)
     mask = torch.ones(rows, context, dtype=torch.bool).tril(context - rows)
-    whole = rows == context
-    sdpa = partial(F.scaled_dot_product_attention, q, k, v, attn_mask=None if whole else mask, is_causal=whole)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(get_num_threads())
-    attention_seconds, torch_seconds = alternating_medians([attend, sdpa], repeats)
-    torch.set_num_threads(threads)
+    causal = {"is_causal": True} if rows == context else {"attn_mask": mask}
+    with threads_as_numba():
+        sdpa = partial(F.scaled_dot_product_attention, q, k, v, enable_gqa=True, **causal)
+        attention_seconds, torch_seconds = alternating_medians([attend, sdpa], repeats)
     return PrefillSpeed(rows, context, get_num_threads(), attention_seconds, torch_seconds)
 
 
-def paged_case(context_lens: list[int], rows: list[int]) -> tuple[Callable[[], None], Floats, Floats]:
-    """A call of paged attention in float32 on random data, and the caches that it reads."""
+@contextmanager
+def threads_as_numba() -> Iterator[None]:
+    """Let torch have as many threads as numba's kernels."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(get_num_threads())
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def gathered(sequences: int, rows: int, context: int) -> tuple[torch.Tensor, ...]:
+    """Queries, keys and values as torch's attention takes them, ``[sequences, heads, tokens, head_dim]``."""
+    q = torch.randn(sequences, HEADS, rows, HEAD_DIM)
+    return q, *torch.randn(2, sequences, KV_HEADS, context, HEAD_DIM)
+
+
+def paged_case(context_lens: list[int], rows: list[int]) -> tuple[Callable[[], None], Floats, Floats, Ints]:
+    """A call of paged attention in float32 on random data, the caches that it reads, and its block tables."""
     rng = np.random.default_rng(0)
     blocks = -(-np.array(context_lens) // BLOCK_SIZE)
     block_tables = np.zeros((len(blocks), blocks.max()), dtype=np.int64)
@@ -107,7 +152,8 @@ def paged_case(context_lens: list[int], rows: list[int]) -> tuple[Callable[[], N
     )
     q = rng.standard_normal((sum(rows), HEADS, HEAD_DIM), dtype=np.float32)
     layout = (block_tables, np.array(context_lens), np.concatenate(([0], np.cumsum(rows))))
-    return partial(paged_attention, q, k_cache, v_cache, *layout, HEAD_DIM**-0.5, np.empty_like(q)), k_cache, v_cache
+    attend = partial(paged_attention, q, k_cache, v_cache, *layout, HEAD_DIM**-0.5, np.empty_like(q))
+    return attend, k_cache, v_cache, block_tables
 
 
 @compiled_parallel
@@ -116,6 +162,17 @@ def total(values: Floats) -> Any:
     result = values.dtype.type(0)
     for i in prange(len(values)):
         result += values[i]
+    return result
+
+
+@compiled_parallel
+def total_of_pages(cache: Floats, pages: Ints) -> Any:
+    """Sum of cache ``[num_blocks, n]``, a block after the other in the order of ``pages``."""
+    result = cache.dtype.type(0)
+    for i in prange(len(pages)):
+        page = pages[i]
+        for j in range(cache.shape[1]):
+            result += cache[page, j]
     return result
 
 

@@ -14,6 +14,8 @@ from minillm.doctor import install_command
 
 Measurement = TypeVar("Measurement")
 
+DECODES = ((1, 128), (1, 4096), (8, 1024), (64, 128), (64, 1024), (64, 4096))
+"""Sequences that decode, and cached tokens of each."""
 CHUNKS = ((64, 64), (64, 1024), (256, 256), (512, 512), (512, 4096))
 """Rows of a prompt's chunk, and the context up to its end."""
 
@@ -68,26 +70,47 @@ def linear() -> None:
 @app.command()
 def attention(
     *,
-    sequences: Annotated[int, typer.Option(min=1, help="Sequences that decode.")] = 64,
-    context: Annotated[int, typer.Option(min=1, help="Cached tokens of each.")] = 8192,
+    sequences: Annotated[int | None, typer.Option(min=1, help="Decode only so many sequences.")] = None,
+    context: Annotated[int | None, typer.Option(min=1, help="Decode only with so many cached tokens of each.")] = None,
 ) -> None:
-    """Paged attention: decode against a sum over the same memory, prompt chunks against torch's attention."""
+    """Paged attention: decode against sums over the same memory, and all against torch; about a minute."""
     from minillm.bench.attention import measure_decode, measure_prefill
     from minillm.serving import share_threads
 
     share_threads()
-    decode = measure_decode(sequences, context)
-    share = "too small to tell" if decode.share_of_sum is None else f"{decode.share_of_sum:.0%}"
-    decoded = (f"{sequences} x {context}", f"{decode.kv_bytes / 2**20:.0f}", f"{decode.gigabytes_per_s:.1f}", share)
-    decode_header = ("sequences x context", "K and V, MiB", "GB/s", "of a sum's speed")
-    show(_table(f"Decode, {decode.threads} threads", decode_header, [decoded]))
+    shapes = list(dict.fromkeys((sequences or many, context or length) for many, length in DECODES))
+    decodes = [measure_decode(*shape) for shape in _tracked(shapes, len(shapes), "decode steps")]
+    decoded = [
+        (
+            f"{many} x {length}",
+            f"{each.kv_bytes / 2**20:.0f}",
+            f"{each.gigabytes_per_s:.1f}",
+            _share(each.share_of_sum),
+            _share(each.share_of_page_sum),
+            f"{each.speed_against_torch:.2f}",
+        )
+        for (many, length), each in zip(shapes, decodes, strict=True)
+    ]
+    header = (
+        "sequences\nx context",
+        "K and V,\nMiB",
+        "GB/s",
+        "of a sum's\nspeed",
+        "of a sum\nby blocks",
+        "against\ntorch",
+    )
+    show(_table(f"Decode, {decodes[0].threads} threads", header, decoded))
+    show("A dash: half of it fits into a cache. torch's keys and values were gathered before.\n")
     chunks = [measure_prefill(*shape) for shape in _tracked(CHUNKS, len(CHUNKS), "prompt chunks")]
     rows = [
         (f"{each.rows} of {each.context}", f"{each.attention_seconds * 1e3:.2f}", f"{each.speed_against_torch:.2f}")
         for each in chunks
     ]
-    header = ("rows of context", "time, ms", "speed against torch")
-    show(_table("Prompt chunks (torch reads keys and values in one piece)", header, rows))
+    show(_table("Prompt chunks", ("rows of context", "time, ms", "speed against torch"), rows))
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
 
 
 @app.command()
