@@ -211,8 +211,8 @@ def votes(out):
 def test_every_vote_of_a_warp_and_of_a_block(launched):
     out = np.zeros((9, 32), np.int64)
     launched(votes, 1, 32, out)
-    assert list(out[:, 0]) == [1, 1, 0, 7, (1 << 30) - 1, 16, 0, 1, 8 + 4 + 31]
-    assert out[4, 31] == 3 << 30
+    assert list(out[:, 0]) == [1, 1, 0, 7, (1 << 30) - 1, 16, 0, 1, 8 + 4 + 63]
+    assert out[4, 31] == -(1 << 30), "an int32, as numba compiles it"
     assert (out[[0, 1, 2, 3, 5, 6, 7, 8]] == out[[0, 1, 2, 3, 5, 6, 7, 8], :1]).all()
 
 
@@ -682,3 +682,104 @@ def by_libdevice(x, out):
 def test_libdevice_is_refused_and_gives_no_numbers():
     with lab.run(), pytest.raises(lab.LabError, match=r"the lab has no libdevice\.fast_expf"):
         by_libdevice[1, 1](np.ones(1, np.float32), np.ones(1, np.float32))
+
+
+@cuda.jit
+def bits_of_types(x, y, out):
+    out[0] = cuda.popc(x[0])
+    out[1] = cuda.popc(y[0])
+    out[2] = cuda.clz(x[1])
+    out[3] = cuda.clz(x[1] + 1)
+    out[4] = cuda.brev(np.uint32(x[1]))
+    out[5] = cuda.popc(cuda.ballot_sync(FULL, True))
+    out[6] = cuda.ballot_sync(FULL, True) == FULL
+
+
+@pytest.mark.parametrize("context", [lab.check, lab.run], ids=["check", "run"])
+def test_bits_are_those_of_the_operands_type(context):
+    out = np.zeros(7, np.int64)
+    with context():
+        bits_of_types[1, 32](np.array([-1, 1], np.int32), np.array([-1], np.int64), out)
+    assert out.tolist() == [32, 64, 31, 62, 1 << 31, 32, 0]
+
+
+@cuda.jit
+def two_sizes(x, out):
+    out[0] = cuda.clz(x[0]) + cuda.clz(x[0] + 1)
+
+
+def test_bits_of_two_sizes_in_one_line_are_told_to_be_written_apart():
+    with lab.check(), pytest.raises(lab.LabError, match=r"cuda.clz in line \d+ takes integers of 32 and 64 bits"):
+        two_sizes[1, 1](np.ones(1, np.int32), np.zeros(1, np.int64))
+
+
+@cuda.jit
+def atomics_of_other_types(x, y):
+    cuda.atomic.max(x, 0, 3)
+    cuda.atomic.cas(x, 1, -1, 5)
+    cuda.atomic.min(x, 2, -1)
+    cuda.atomic.add(x, 3, 2.7)
+    cuda.atomic.max(y, 0, float32(2))
+    cuda.atomic.min(y, 1, float32(math.nan))
+
+
+@pytest.mark.parametrize("context", [lab.check, lab.run], ids=["check", "run"])
+def test_an_atomics_operands_have_the_arrays_type(context):
+    x, y = np.array([2**63 + 1, 2**64 - 1, 7, 1], np.uint64), np.array([math.nan, 1], np.float32)
+    with context():
+        atomics_of_other_types[1, 1](x, y)
+    assert x.tolist() == [2**63 + 1, 5, 7, 3]
+    assert y.tolist() == [2, 1]
+
+
+@cuda.jit
+def conversions(x, out):
+    i = cuda.grid(1)
+    out[0, i] = int(x[i])
+    out[1, i] = math.trunc(x[i])
+    out[2, i] = round(x[i])
+
+
+@pytest.mark.parametrize("context", [lab.check, lab.run], ids=["check", "run"])
+def test_integers_from_floats_are_cut_off_and_saturate_and_raise_no_errors(context):
+    x, out = np.array([2.5, -3.5, math.nan, math.inf, -math.inf], np.float32), np.zeros((3, 5), np.int64)
+    with context():
+        conversions[1, 5](x, out)
+    large = np.iinfo(np.int64)
+    assert out.tolist() == [[whole, other, 0, large.max, large.min] for whole, other in ((2, -3), (2, -3), (2, -4))]
+
+
+@cuda.jit
+def signs(x, out):
+    i = cuda.grid(1)
+    above = x[i] > float32(0)
+    out[i] = 10 * (above + (x[i] > float32(1))) + (x[i] > float32(0)) - (x[i] < float32(0))
+
+
+@pytest.mark.parametrize("context", [lab.check, lab.run], ids=["check", "run"])
+def test_comparisons_are_numbers_that_add_up(context):
+    out = np.zeros(4, np.int64)
+    with context():
+        signs[1, 4](np.array([-1, 0, 1, 2], np.float32), out)
+    assert out.tolist() == [-1, 0, 11, 21]
+
+
+@cuda.jit
+def all_powers(i, x, out):
+    out[0] = 2.0 ** (i * 5000)
+    out[1] = (i - 2.0) ** 0.5
+    out[2] = (i - 1) ** -1.0
+    out[3] = 2**-i
+    out[4] = (-i) ** -i
+    out[5] = (-x) ** float32(0.5)
+    out[6] = x**2 + pow(x, float32(2))
+    whole, rest = divmod(7, i - 1)
+    out[7] = whole + rest
+
+
+@pytest.mark.parametrize("context", [lab.check, lab.run], ids=["check", "run"])
+def test_powers_and_divmod_give_what_numba_compiles_and_raise_no_errors(context):
+    out = np.zeros(8, np.float64)
+    with context():
+        all_powers[1, 1](1, np.float32(3), out)
+    assert np.array_equal(out, [np.inf, np.nan, np.inf, 0, -1, np.nan, 18, 0], equal_nan=True)

@@ -50,6 +50,7 @@ class CheckedLaunch:
         function = program.rebound(self._kernel.py_func)
         refusals = tuple(found for each in program.functions for found in refused(each))
         typing = UNKNOWN if refusals else infer(self._kernel, arguments)
+        intrinsics.operand_bits = typing.operand_bits
         given = self._given(function.__code__, arguments)
         with np.errstate(all="ignore"):
             for number, index in enumerate(indices(self._grid)):

@@ -34,9 +34,13 @@ class Typing:
     variables: dict[str, str]
     float64: tuple[Float64, ...]
     float_operations: dict[Line, int]
+    operand_bits: dict[tuple[str, int, str], set[int]]
+    """Sizes of the integers to which a line applies one of ``BITWISE``."""
 
 
-UNKNOWN = Typing({}, (), {})
+BITWISE = ("popc", "brev", "clz")
+"""Intrinsics whose results depend on their operand's size."""
+UNKNOWN = Typing({}, (), {}, {})
 """What is known of a kernel that was not compiled."""
 
 
@@ -54,9 +58,12 @@ def _infer(function: FunctionType, signature: tuple[Any, ...]) -> Typing:
     allowed = any(_is_float64(_element(each)) for each in signature)
     births = [birth for each in (kernel, *called) for birth in each.births()]
     operations: dict[Line, int] = {}
+    bits: dict[tuple[str, int, str], set[int]] = {}
     for each in (kernel, *called):
         operations |= each.operations()
-    return Typing(kernel.variables(), () if allowed else tuple(dict.fromkeys(births)), operations)
+        for at, size in each.operand_bits():
+            bits.setdefault(at, set()).add(size)
+    return Typing(kernel.variables(), () if allowed else tuple(dict.fromkeys(births)), operations, bits)
 
 
 def _all_functions(function: FunctionType, signature: tuple[Any, ...]) -> list["_Typed"]:
@@ -144,6 +151,16 @@ class _Typed:
                 function = self._device_function(value)
                 if function is not None:
                     yield function, tuple(self.calltypes[value].args)
+
+    def operand_bits(self) -> Iterator[tuple[tuple[str, int, str], int]]:
+        """File, line and name of each call of ``BITWISE``, and its operand's size."""
+        for statement in self.assigned:
+            value = statement.value
+            if isinstance(value, ir.Expr) and value.op == "call":
+                name = getattr(getattr(self.typemap[value.func.name], "typing_key", None), "__name__", "")
+                if name in BITWISE:
+                    file = self.function.__code__.co_filename
+                    yield (file, statement.loc.line, name), self.calltypes[value].args[0].bitwidth
 
     def _device_function(self, call: Any) -> FunctionType | None:
         dispatcher = getattr(self.typemap[call.func.name], "dispatcher", None)

@@ -1,4 +1,4 @@
-"""A function's code as the lab runs it: division by zero is no error, and branches and suites may be counted.
+"""A function's code as the lab runs it: arithmetic raises no errors, and branches and suites may be counted.
 
 Counts tell what a warp does at a branch, and how often lines run.
 
@@ -13,8 +13,8 @@ from types import CodeType, FunctionType
 
 from kernels.lab.source import LabError, definition
 
-DIVISOR = "__lab_divisor__"
-"""The name that code finds in its globals for ``numbers.divisor``."""
+DIVISOR, POWER, TRUTH = "__lab_divisor__", "__lab_power__", "__lab_truth__"
+"""The names that code finds in its globals for ``numbers.divisor``, ``numbers.power`` and ``bool``."""
 TEST, LOOP, TRIPS, HITS = "__lab_test__", "__lab_loop__", "__lab_trips__", "__lab_hits__"
 """Names that counted code finds in its globals: ``test(branch, outcome)``, or ``loop`` for a ``while``, returns the
 outcome as a bool, ``trips(branch, iterable)`` the iterable, and ``hits`` is a list with a counter for each suite."""
@@ -48,13 +48,13 @@ class Counted:
 
 @lru_cache(maxsize=256)
 def uncounted(function: FunctionType) -> CodeType:
-    """The function's code with its divisors guarded; as it is, where its source is not at hand."""
+    """The function's code with its arithmetic guarded; as it is, where its source is not at hand."""
     try:
         node = definition(function)
     except LabError:
         return function.__code__
     node.decorator_list = []
-    return _compiled_within(_Divisions().visit(node), function.__code__.co_freevars, function.__code__.co_filename)
+    return _compiled_within(_Guards().visit(node), function.__code__.co_freevars, function.__code__.co_filename)
 
 
 @lru_cache(maxsize=256)
@@ -81,13 +81,18 @@ def _compiled_within(function: ast.FunctionDef, free: tuple[str, ...], file: str
     return code
 
 
-class _Divisions(ast.NodeTransformer):
-    """Gives each divisor but constants to ``DIVISOR``."""
+class _Guards(ast.NodeTransformer):
+    """Gives each divisor but constants to ``DIVISOR``, powers but those by integers to ``POWER``.
+
+    A comparison that is a value, and no test, goes to ``TRUTH``: with numpy's booleans 1 + 1 is 1.
+    """
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         self.generic_visit(node)
         if isinstance(node.op, _DIVIDING):
             node.right = _guarded(node.right)
+        if isinstance(node.op, ast.Pow) and not _is_constant_integer(node.right):
+            return _call(POWER, node.left, node.right)
         return node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
@@ -96,17 +101,50 @@ class _Divisions(ast.NodeTransformer):
             node.value = _guarded(node.value)
         return node
 
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        return _call(TRUTH, node)
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        return self._tested(node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        return self._tested(node)
+
+    def visit_While(self, node: ast.While) -> ast.AST:
+        return self._tested(node)
+
+    def _tested(self, node: ast.If | ast.IfExp | ast.While) -> ast.AST:
+        self.generic_visit(node)
+        node.test = _as_test(node.test)
+        return node
+
 
 _DIVIDING = ast.Div | ast.FloorDiv | ast.Mod
 
 
 def _guarded(value: ast.expr) -> ast.expr:
-    if isinstance(value, ast.Constant) and value.value:
-        return value
-    return ast.copy_location(ast.Call(ast.Name(DIVISOR, ast.Load()), [value], []), value)
+    return value if isinstance(value, ast.Constant) and value.value else _call(DIVISOR, value)
 
 
-class _Counter(_Divisions):
+def _is_constant_integer(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and isinstance(value.value, int)
+
+
+def _as_test(value: ast.expr) -> ast.expr:
+    """A test, of which only the truth counts, without ``TRUTH``."""
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == TRUTH:
+        return value.args[0]
+    if isinstance(value, ast.BoolOp):
+        value.values = list(map(_as_test, value.values))
+    return value
+
+
+def _call(name: str, *arguments: ast.expr) -> ast.expr:
+    return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), list(arguments), []), arguments[0])
+
+
+class _Counter(_Guards):
     """Wraps the tests of branches, and counts at the head of each suite how often it is entered."""
 
     def __init__(self, file: str, function: str) -> None:
@@ -120,18 +158,18 @@ class _Counter(_Divisions):
         return node
 
     def visit_If(self, node: ast.If) -> ast.AST:
-        self.generic_visit(node)
+        self._tested(node)
         node.test = self._noted(TEST, node.test, "if")
         node.body, node.orelse = self._headed(node.body), node.orelse and self._headed(node.orelse)
         return node
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
-        self.generic_visit(node)
+        self._tested(node)
         node.test = self._noted(TEST, node.test, "if")
         return node
 
     def visit_While(self, node: ast.While) -> ast.AST:
-        self.generic_visit(node)
+        self._tested(node)
         node.test = self._noted(LOOP, node.test, "while")
         node.body = self._headed(node.body)
         return node

@@ -1,6 +1,6 @@
 """What stands for ``cuda`` in the lab: thread numbers, barriers, shuffles, votes, atomics, shared and local arrays."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from sys import _getframe
@@ -12,9 +12,11 @@ import numpy as np
 from kernels.lab.allocation import Arrays
 from kernels.lab.atomics import Atomic
 from kernels.lab.block import BARRIER, FULL_MASK, WARP_SIZE, Wait, current_thread
-from kernels.lab.numbers import poison_like
+from kernels.lab.numbers import conversion, poison_like
+from kernels.lab.source import LabError
 
 Dimensions = tuple[int, int, int]
+as_int32: Callable[[Any], int] = conversion(np.dtype(np.int32))
 
 
 class Intrinsics:
@@ -24,6 +26,8 @@ class Intrinsics:
         self.gridDim, self.blockDim = Point(*grid), Point(*block)
         self.blockIdx, self.threadIdx = Point(0, 0, 0), Point(0, 0, 0)
         self.warpsize = WARP_SIZE
+        self.operand_bits: Mapping[tuple[str, int, str], set[int]] = {}
+        """Sizes of the integers to which a file's line applies ``popc``, ``brev`` or ``clz``."""
         self._arrays, self._wait = arrays, current_thread().switch
         self.shared, self.local = SimpleNamespace(array=self._shared_array), SimpleNamespace(array=self._local_array)
         self.const = SimpleNamespace(array_like=self._constant)
@@ -141,20 +145,20 @@ class Intrinsics:
         return self._waited(Wait("warp", name, _getframe(2), mask, predicate, answer))
 
     def ballot_sync(self, mask: int, predicate: Any) -> int:
-        """A bit for each lane whose predicate is true."""
+        """A bit for each lane whose predicate is true, as an int32: lane 31's is the sign."""
 
         def answer(values: dict[int, Any]) -> dict[int, Any]:
             return dict.fromkeys(values, _lanes(values, bool))
 
-        return int(self._waited(Wait("warp", "ballot_sync", _getframe(1), mask, predicate, answer)))
+        return as_int32(self._waited(Wait("warp", "ballot_sync", _getframe(1), mask, predicate, answer)))
 
     def match_any_sync(self, mask: int, value: Any) -> int:
-        """A bit for each lane with the same value."""
+        """A bit for each lane with the same value, as an int32."""
 
         def answer(values: dict[int, Any]) -> dict[int, Any]:
             return {lane: _lanes(values, own.__eq__) for lane, own in values.items()}
 
-        return int(self._waited(Wait("warp", "match_any_sync", _getframe(1), mask, value, answer)))
+        return as_int32(self._waited(Wait("warp", "match_any_sync", _getframe(1), mask, value, answer)))
 
     def match_all_sync(self, mask: int, value: Any) -> tuple[int, bool]:
         """The mask and true if all lanes have the same value, else 0 and false."""
@@ -163,8 +167,8 @@ class Intrinsics:
             alike = len(set(values.values())) == 1
             return dict.fromkeys(values, (_lanes(values, lambda _: True) if alike else 0, alike))
 
-        found: tuple[int, bool] = self._waited(Wait("warp", "match_all_sync", _getframe(1), mask, value, answer))
-        return found
+        lanes, alike = self._waited(Wait("warp", "match_all_sync", _getframe(1), mask, value, answer))
+        return as_int32(lanes), alike
 
     def activemask(self) -> int:
         """All lanes: the lab runs none without the others."""
@@ -191,15 +195,26 @@ class Intrinsics:
 
     def popc(self, value: int) -> int:
         """Number of bits that are set."""
-        return (int(value) & ((1 << 64) - 1)).bit_count()
+        return len(self._bits(value, "popc").replace("0", ""))
 
     def brev(self, value: int) -> int:
-        """The 32 bits in reverse."""
-        return int(f"{int(value) & FULL_MASK:032b}"[::-1], 2)
+        """The bits in reverse."""
+        return int(self._bits(value, "brev")[::-1], 2)
 
     def clz(self, value: int) -> int:
-        """Number of leading zeros among 32 bits."""
-        return 32 - (int(value) & FULL_MASK).bit_length()
+        """Number of leading zeros."""
+        bits = self._bits(value, "clz")
+        return len(bits) - len(bits.lstrip("0"))
+
+    def _bits(self, value: int, name: str) -> str:
+        """The bits of an operand, as many as its type has where it is compiled."""
+        frame = _getframe(2)
+        sizes = self.operand_bits.get((frame.f_code.co_filename, frame.f_lineno, name), {WARP_SIZE})
+        if len(sizes) > 1:
+            rule = f"takes integers of {' and '.join(map(str, sorted(sizes)))} bits; convert them to one type"
+            raise LabError(f"cuda.{name} in line {frame.f_lineno} {rule}, or call it in several lines")
+        (size,) = sizes
+        return f"{int(value) & (1 << size) - 1:0{size}b}"
 
     def ffs(self, value: int) -> int:
         """The lowest set bit's number, counted from 1; 0 where none is set."""

@@ -1,7 +1,7 @@
 """Running kernels in the lab: ``with check(): kernel[grid, block](...)``."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from threading import Lock
@@ -17,6 +17,7 @@ from kernels.lab.arrays import unchecked
 from kernels.lab.block import Block
 from kernels.lab.checked import CheckedLaunch
 from kernels.lab.compiler import ERRORS, CUDADispatcher, from_dtype
+from kernels.lab.inference import BITWISE, infer
 from kernels.lab.intrinsics import Dimensions, Intrinsics
 from kernels.lab.limits import dimensions, require_launchable
 from kernels.lab.limits import shared_bytes as whole_bytes
@@ -69,7 +70,11 @@ def _run_unchecked(
 ) -> None:
     arrays = FastArrays(shared_bytes)
     intrinsics = Intrinsics(grid, shape, arrays)
-    function = Program(intrinsics, arrays.constant, recorder=None).rebound(kernel.py_func)
+    program = Program(intrinsics, arrays.constant, recorder=None)
+    function = program.rebound(kernel.py_func)
+    if any(name in BITWISE for code in program.codes.values() for name in code.co_names):
+        with suppress(LabError):  # a kernel that the compiler refuses runs all the same, without checks
+            intrinsics.operand_bits = infer(kernel, arguments).operand_bits
     given = [unchecked(value) if isinstance(value, np.ndarray) else plain_number(value) for value in arguments]
     at = list(indices(shape))
     enter = intrinsics.entering(at)

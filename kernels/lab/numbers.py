@@ -74,6 +74,16 @@ def divisor(value: Any) -> Any:
     return value if value or value.__class__ not in _ZEROS else _ZEROS[value.__class__](value)
 
 
+def power(base: Any, exponent: Any) -> Any:
+    """``base ** exponent`` as numba compiles it: integers stay integers, floats become infinity or NaN."""
+    if isinstance(base, int | np.integer) and isinstance(exponent, int | np.integer):
+        return base**exponent if exponent >= 0 else int(base == 1) if base != -1 else 1 - exponent % 2 * 2
+    if base.__class__ in _PYTHONS and exponent.__class__ in _PYTHONS:
+        return float(np.float64(base) ** np.float64(exponent))
+    return base**exponent
+
+
+_PYTHONS = (int, float, bool)
 _ZEROS: dict[type, Convert] = {int: np.int64, bool: np.int64, float: np.float64}
 
 
@@ -82,12 +92,35 @@ def poison_like(value: Any) -> Any:
     return -1 if isinstance(value, int | np.integer) else type(value)("nan")
 
 
+def integer(value: Any = 0) -> int:
+    """``int(value)``: NaN is 0, and what is too large the largest."""
+    return int(value) if isinstance(value, int | np.integer | np.bool_) else conversion(np.dtype(np.int64))(value)
+
+
+def rounded(value: Any, digits: int | None = None) -> Any:
+    """``round(value)``, likewise; with digits a float."""
+    if digits is None and not isinstance(value, int | np.integer):
+        return integer(np.rint(value))
+    return round(value, digits)
+
+
+def divided(value: Any, by: Any) -> tuple[Any, Any]:
+    """``divmod(value, by)`` without an error for a zero."""
+    by = divisor(by)
+    return value // by, value % by
+
+
+GPU_BUILTINS: dict[str, Any] = {"int": integer, "round": rounded, "divmod": divided, "pow": power}
+"""What kernels get for these builtins of Python."""
+
+
 class GpuMath(SimpleNamespace):
     """The module ``math`` as kernels have it: float32 stays float32, and there are infinities instead of errors."""
 
     def __init__(self) -> None:
         functions = {name: value for name, value in vars(math).items() if callable(value) and name[0] != "_"}
-        super().__init__(**vars(math) | {name: _without_errors(name, value) for name, value in functions.items()})
+        guarded = {name: _without_errors(name, value) for name, value in functions.items()}
+        super().__init__(**vars(math) | guarded | {"trunc": integer})
 
 
 def _without_errors(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,9 +14,9 @@ import numpy as np
 from numba import cuda
 
 from kernels.lab.compiler import CUDADispatcher, as_dtype, types
-from kernels.lab.instrument import DIVISOR, HITS, LOOP, TEST, TRIPS, Branch, Suite, counted, uncounted
+from kernels.lab.instrument import DIVISOR, HITS, LOOP, POWER, TEST, TRIPS, TRUTH, Branch, Suite, counted, uncounted
 from kernels.lab.intrinsics import Intrinsics
-from kernels.lab.numbers import GpuMath, GpuNumpy, conversion, divisor, plain
+from kernels.lab.numbers import GPU_BUILTINS, GpuMath, GpuNumpy, conversion, divisor, plain, power
 from kernels.lab.source import LabError
 
 GPU_MATH, GPU_NUMPY = GpuMath(), GpuNumpy()
@@ -53,14 +53,14 @@ class Program:
         """The copy of a Python function that runs in the lab."""
         if id(function) not in self._copies:
             self.functions.append(function)
-            recording: dict[str, Any] = {DIVISOR: divisor}
+            recording: dict[str, Any] = {DIVISOR: divisor, POWER: power, TRUTH: bool}
             code = uncounted(function) if self.recorder is None else self._counted(function, recording)
             self.codes |= {id(each): each for each in _with_inner(code)}
             # The copy is known before its globals are rebound: a device function may be called by two others.
             copy = FunctionType(code, {}, function.__name__, function.__defaults__, self._cells(function, code))
             self._copies[id(function)] = copy
             named = {name: self.stand_in(function.__globals__[name]) for name in _globals_of(function)}
-            copy.__globals__.update(function.__globals__ | named | recording)
+            copy.__globals__.update(GPU_BUILTINS | function.__globals__ | named | recording)
         return self._copies[id(function)]
 
     def hits(self) -> list[tuple[Suite, int]]:
