@@ -783,3 +783,30 @@ def test_powers_and_divmod_give_what_numba_compiles_and_raise_no_errors(context)
     with context():
         all_powers[1, 1](1, np.float32(3), out)
     assert np.array_equal(out, [np.inf, np.nan, np.inf, 0, -1, np.nan, 18, 0], equal_nan=True)
+
+
+@cuda.jit
+def other_shapes(x, out):
+    out[...] = 0
+    out[0] = x.reshape(8)[5] + x.reshape((4, 2))[1, 1]
+    out[1] = x.transpose()[3, 1] + x[..., 2][1]
+    out[2] = x.nbytes // x.itemsize
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.float32])
+@pytest.mark.parametrize("context", [lab.check, lab.run], ids=["check", "run"])
+def test_arrays_may_be_reshaped_and_take_an_ellipsis(context, dtype):
+    out = np.ones(4, np.int64)
+    with context():
+        other_shapes[1, 1](np.arange(8, dtype=dtype).reshape(2, 4), out)
+    assert out.tolist() == [5 + 3, 7 + 6, 8, 0]
+
+
+@cuda.jit
+def seen_as_integers(x, out):
+    out[0] = x.view(np.int32)[0]
+
+
+def test_what_the_labs_arrays_do_not_have_is_named():
+    with lab.check(), pytest.raises(lab.LabError, match="the lab has no view of an array"):
+        seen_as_integers[1, 1](np.ones(1, np.float32), np.ones(1, np.int32))

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.lab.memory import ATOMIC, KIND_SHIFT, WRITE, Memory, Segment, positions
+from kernels.lab.memory import ATOMIC, KIND_SHIFT, WRITE, Memory, Segment, contiguous_strides, positions
 from kernels.lab.numbers import conversion
+from kernels.lab.source import LabError
 
 Change = Callable[[Any], Any]
 
@@ -62,9 +63,35 @@ class CheckedArray:
         return prod(self.shape)
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * self.itemsize
+
+    @property
     def strides(self) -> tuple[int, ...]:
         """In bytes."""
-        return tuple(stride * self.dtype.itemsize for stride in self._strides)
+        return tuple(stride * self.itemsize for stride in self._strides)
+
+    def transpose(self) -> "CheckedArray":
+        """The view with its axes reversed."""
+        return self.T
+
+    def reshape(self, *shape: Any) -> "CheckedArray":
+        """The view with another shape. Raises LabError for an array that is not contiguous, or of another size."""
+        sizes = tuple(shape[0]) if isinstance(shape[0], tuple) else shape
+        if self._strides != contiguous_strides(self.shape) or prod(sizes) != self.size:
+            raise LabError(
+                f"{self._name} of shape {self.shape} and strides {self.strides} has no view of shape {sizes}"
+            )
+        return self._view(self._first, sizes, contiguous_strides(sizes))
+
+    def __getattr__(self, name: str) -> Any:
+        raise LabError(f"the lab has no {name} of an array; index it, slice it or reshape it")
 
     @property
     def T(self) -> "CheckedArray":  # noqa: N802 - numpy's name
@@ -153,6 +180,9 @@ class CheckedArray:
     def _find(self, index: Any) -> Any:
         """The element's number in the segment; for slices, and for fewer indices than dimensions, the view."""
         indices = index if type(index) is tuple else (index,)
+        if any(each is Ellipsis for each in indices):
+            at, missing = indices.index(Ellipsis), self.ndim - len(indices) + 1
+            indices = (*indices[:at], *[slice(None)] * missing, *indices[at + 1 :])
         if len(indices) > self.ndim:
             raise OutOfBounds(f"{self._name} has {self.ndim} dimensions and is given {len(indices)} indices")
         first = self._first
@@ -196,12 +226,25 @@ class CheckedArray:
 class PlainIntegers:
     """An integer array without checks, whose elements are plain ints: numpy's small integers would wrap in sums."""
 
-    __slots__ = ("_convert", "_values", "_view", "dtype", "ndim", "shape", "size", "strides")
+    __slots__ = ("_convert", "_values", "_view", "dtype", "itemsize", "nbytes", "ndim", "shape", "size", "strides")
 
     def __init__(self, values: NDArray[Any]) -> None:
         self._values, self._view, self._convert = values, values.data, conversion(values.dtype)
         self.dtype, self.ndim, self.shape, self.size = values.dtype, values.ndim, values.shape, values.size
-        self.strides = values.strides
+        self.strides, self.itemsize, self.nbytes = values.strides, values.itemsize, values.nbytes
+
+    @property
+    def T(self) -> "PlainIntegers":  # noqa: N802 - numpy's name
+        """The view with its axes reversed."""
+        return PlainIntegers(self._values.T)
+
+    def transpose(self) -> "PlainIntegers":
+        """The same."""
+        return self.T
+
+    def reshape(self, *shape: Any) -> "PlainIntegers":
+        """The view with another shape."""
+        return PlainIntegers(self._values.reshape(*shape))
 
     def __len__(self) -> int:
         return len(self._values)
@@ -216,6 +259,9 @@ class PlainIntegers:
     def __setitem__(self, index: Any, value: Any) -> None:
         whole = isinstance(value, np.ndarray | PlainIntegers)
         self._values[index] = np.asarray(value) if whole else self._convert(value)
+
+    def __getattr__(self, name: str) -> Any:
+        raise LabError(f"the lab has no {name} of an array; index it, slice it or reshape it")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return self._values
