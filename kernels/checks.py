@@ -142,6 +142,8 @@ def check_flash_attention(q: Any, k: Any, v: Any, out: Any, log_sums: Any) -> tu
 
 def check_heads(heads: int, head_dim: int, kv_heads: int, kv_dim: int) -> None:
     """Query heads share key heads evenly, and a head fits the kernels' registers. ValueError if not."""
+    if not (heads and kv_heads and head_dim):
+        raise ValueError(f"q has {heads} heads of {head_dim} and k {kv_heads} of {kv_dim}; give one at least of each")
     if head_dim != kv_dim or heads % kv_heads:
         raise ValueError(
             f"q has {heads} heads of {head_dim} and k {kv_heads} of {kv_dim}; head_dim must be the same "
@@ -164,6 +166,8 @@ def check_gpu_caches(k_cache: Any, v_cache: Any) -> tuple[int, ...]:
     """The shape ``[num_blocks, kv_heads, block_size, head_dim]`` of both caches. TypeError or ValueError if not."""
     shape = check_same(4, k_cache=k_cache, v_cache=v_cache)
     check_gpu_like(k_cache, v_cache=v_cache)
+    if not all(shape[1:]):
+        raise ValueError(f"k_cache {shape} must have one head, one row in a block and one element at least")
     return shape
 
 
@@ -221,11 +225,17 @@ def check_queries(q: Any, k_cache: Any, kv_heads: int, kv_dim: int, out: Any) ->
 
 def check_decode(q: Any, k_cache: Any, v_cache: Any, block_tables: Any, context_lens: Any, out: Any) -> tuple[int, int]:
     """Sequences and heads of a decode. TypeError or ValueError if its arguments do not fit together."""
-    _, kv_heads, _, head_dim = check_gpu_caches(k_cache, v_cache)
+    _, kv_heads, block_size, head_dim = check_gpu_caches(k_cache, v_cache)
     sequences, heads = check_queries(q, k_cache, kv_heads, head_dim, out)
-    check_ints("block_tables", block_tables, sequences, None)
-    check_ints("context_lens", context_lens, sequences)
+    check_contexts("block_tables", block_tables, block_size, context_lens, sequences)
     return sequences, heads
+
+
+def check_contexts(name: str, tables: Any, block_size: int, context_lens: Any, sequences: int) -> None:
+    """Each sequence's context fits in its row of the table. TypeError or ValueError if not."""
+    _, columns = check_ints(name, tables, sequences, None)
+    check_ints("context_lens", context_lens, sequences)
+    check_range("context_lens", context_lens, columns * block_size + 1)
 
 
 def check_parts(
@@ -248,8 +258,7 @@ def check_tokens(q: Any, k_cache: Any, v_cache: Any, token_tables: Any, context_
     check_gpu_like(k_cache, v_cache=v_cache)
     _, kv_heads, head_dim = check_same(3, k_cache=k_cache, v_cache=v_cache)
     sequences, heads = check_queries(q, k_cache, kv_heads, head_dim, out)
-    check_ints("token_tables", token_tables, sequences, None)
-    check_ints("context_lens", context_lens, sequences)
+    check_contexts("token_tables", token_tables, 1, context_lens, sequences)
     return sequences, heads
 
 
@@ -267,12 +276,35 @@ def check_pairs(source_k: Any, source_v: Any, target_k: Any, target_v: Any, pair
 
 
 def check_prefill(
-    q: Any, k_cache: Any, v_cache: Any, block_tables: Any, context_lens: Any, query_start: Any, out: Any
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    block_tables: Any,
+    context_lens: Any,
+    query_start: Any,
+    out: Any,
+    max_rows: int,
 ) -> tuple[int, int, int, int, int]:
     """Tokens, sequences, kv_heads, heads that share one, head_dim. TypeError or ValueError if arguments do not fit."""
-    _, kv_heads, _, head_dim = check_gpu_caches(k_cache, v_cache)
+    _, kv_heads, block_size, head_dim = check_gpu_caches(k_cache, v_cache)
     tokens, heads = check_queries(q, k_cache, kv_heads, head_dim, out)
     (sequences,) = check_ints("context_lens", context_lens, None)
-    check_ints("block_tables", block_tables, sequences, None)
+    check_contexts("block_tables", block_tables, block_size, context_lens, sequences)
     check_ints("query_start", query_start, sequences + 1)
+    check_offsets(query_start, tokens, max_rows)
     return tokens, sequences, kv_heads, heads // kv_heads, head_dim
+
+
+def check_offsets(query_start: Any, tokens: int, max_rows: int) -> None:
+    """Offsets go from 0 to the number of tokens in steps of 0 to ``max_rows``. ValueError if not.
+
+    Those in a GPU's memory are not looked at.
+    """
+    if getattr(query_start, "__cuda_array_interface__", None) is None:
+        offsets = np.asarray(query_start)
+        steps = np.diff(offsets)
+        if offsets[0] != 0 or offsets[-1] != tokens or (steps < 0).any() or (steps > max_rows).any():
+            raise ValueError(
+                f"query_start {offsets.tolist()} must go from 0 to the {tokens} tokens of q, "
+                f"by at most max_rows, {max_rows}, at a time"
+            )

@@ -174,6 +174,26 @@ def test_a_decode_reads_every_position_and_hides_no_nan(attend, poisoned):
         assert np.isnan(attend(quick, replace(case, **{poisoned: cache}))).all()
 
 
+@pytest.mark.parametrize("attend", [decode, flash_decode, by_tokens, prefill])
+@pytest.mark.parametrize("positions", [slice(1), slice(3, 9), slice(5)], ids=str)
+def test_a_key_whose_score_is_minus_infinity_has_no_weight(attend, positions):
+    case = make_case([9], [1], np.float32, kv_heads=1, group=1)
+    block, offset = case.slots(0)
+    case.q[:] = 1
+    case.k_cache[block[positions], :, offset[positions]] = -np.inf
+    check_equal_to(attend, case)
+
+
+@pytest.mark.parametrize("attend", [decode, flash_decode, by_tokens, prefill])
+def test_a_nan_is_not_hidden_by_scores_of_minus_infinity(attend):
+    case = make_case([40], [1], np.float32, kv_heads=1, group=1)
+    block, offset = case.slots(0)
+    case.q[:] = 1
+    case.k_cache[block, :, offset] = -np.inf
+    case.k_cache[block[0], :, offset[0]] = np.nan
+    assert np.isnan(attend(quick, case)).all()
+
+
 def test_scores_far_beyond_the_range_of_exp_do_not_overflow():
     case = replace(make_case([40], [1], np.float32, kv_heads=1, group=1), scale=1e5)
     for attend in (decode, flash_decode, prefill):
@@ -254,6 +274,14 @@ BAD_CASES = [
     ("block_tables is int32", TypeError, {"block_tables": CASE.block_tables.astype(np.int32)}),
     (r"block_tables is \[1, 4\]", ValueError, {"block_tables": CASE.block_tables[1:]}),
     (r"context_lens is \[1\]", ValueError, {"context_lens": CASE.context_lens[1:]}),
+    ("context_lens run from -1 to 5; there are 0 to 16", ValueError, {"context_lens": np.array([-1, 5])}),
+    ("context_lens run from 5 to 17; there are 0 to 16", ValueError, {"context_lens": np.array([17, 5])}),
+    ("q has 0 heads of 8 and k 2 of 8; give one at least", ValueError, {"q": np.ones((2, 0, 8), np.float32)}),
+    (
+        "k_cache .* must have one head, one row",
+        ValueError,
+        {name: getattr(CASE, name)[:, :0].copy() for name in ("k_cache", "v_cache")},
+    ),
 ]
 
 
@@ -261,6 +289,16 @@ BAD_CASES = [
 def test_arguments_that_do_not_fit_are_named(message, error, changes):
     with pytest.raises(error, match=message):
         decode(quick, replace(CASE, **changes))
+
+
+@pytest.mark.parametrize(
+    ("query_start", "max_rows"), [([0, 1, 3], 2), ([1, 1, 2], 1), ([0, 3, 2], 3), ([0, 1, 2], 0)], ids=str
+)
+def test_offsets_that_leave_out_tokens_or_do_not_fit_max_rows_are_refused(query_start, max_rows):
+    tables = CASE.block_tables, CASE.context_lens, np.array(query_start)
+    arrays = CASE.q, CASE.k_cache, CASE.v_cache
+    with pytest.raises(ValueError, match="query_start .* must go from 0 to the 2 tokens of q, by at most max_rows"):
+        cuda.paged_prefill_attention(*arrays, *tables, 1.0, np.empty_like(CASE.q), max_rows)
 
 
 def test_a_head_too_long_for_the_registers_is_refused():

@@ -38,7 +38,8 @@ def look_at(key: Floats, value: Floats, query: Floats, state: Floats, summed: Fl
             dot += query[i] * float32(key[lane + i * WARP])
     score = warp_sum(dot, WARP)
     maximum = larger(state[0], score)
-    correction, weight = math.exp(state[0] - maximum), math.exp(score - maximum)
+    correction = math.exp(state[0] - maximum) if state[0] != MINUS_INFINITY else ZERO
+    weight = math.exp(score - maximum) if score != MINUS_INFINITY else ZERO
     state[0], state[1] = maximum, state[1] * correction + weight
     for i in range(DIMS_PER_LANE):
         if lane + i * WARP < len(value):
@@ -66,7 +67,7 @@ def finish(state: Floats, summed: Floats, out: Floats) -> None:
     for d in range(cuda.threadIdx.x, len(out), THREADS):
         total, weighted = ZERO, ZERO
         for other in range(WARPS):
-            if maxima[other] != MINUS_INFINITY:
+            if totals[other] != ZERO:
                 correction = math.exp(maxima[other] - maximum)
                 total += totals[other] * correction
                 weighted += sums[other, d] * correction

@@ -86,7 +86,7 @@ def paged_prefill_attention(
     before position 0 gives zeros. TypeError or ValueError names an argument that does not fit.
     """
     tokens, sequences, kv_heads, group, head_dim = check_prefill(
-        q, k_cache, v_cache, block_tables, context_lens, query_start, out
+        q, k_cache, v_cache, block_tables, context_lens, query_start, out, max_rows
     )
     if tokens and max_rows:
         grid = ((max_rows * group + VECTORS - 1) // VECTORS, kv_heads, sequences)

@@ -48,7 +48,7 @@ def softmax_two_pass_kernel(x: Floats, out: Floats) -> None:
 def rescaled(total: float, maximum: float, new_maximum: float) -> float:
     """A sum of exponentials that were relative to ``maximum``, relative to ``new_maximum`` instead."""
     if maximum == MINUS_INFINITY:
-        return ZERO
+        return total  # zero, or NaN
     return total * math.exp(maximum - new_maximum)
 
 
