@@ -90,9 +90,6 @@ class CheckedArray:
             )
         return self._view(self._first, sizes, contiguous_strides(sizes))
 
-    def __getattr__(self, name: str) -> Any:
-        raise LabError(f"the lab has no {name} of an array; index it, slice it or reshape it")
-
     @property
     def T(self) -> "CheckedArray":  # noqa: N802 - numpy's name
         """The view with its axes reversed."""
@@ -259,9 +256,6 @@ class PlainIntegers:
     def __setitem__(self, index: Any, value: Any) -> None:
         whole = isinstance(value, np.ndarray | PlainIntegers)
         self._values[index] = np.asarray(value) if whole else self._convert(value)
-
-    def __getattr__(self, name: str) -> Any:
-        raise LabError(f"the lab has no {name} of an array; index it, slice it or reshape it")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return self._values

@@ -13,7 +13,7 @@ from numba import cuda
 from numpy.typing import NDArray
 
 from kernels.lab.allocation import FastArrays
-from kernels.lab.arrays import unchecked
+from kernels.lab.arrays import CheckedArray, PlainIntegers, unchecked
 from kernels.lab.block import Block
 from kernels.lab.checked import CheckedLaunch
 from kernels.lab.compiler import ERRORS, CUDADispatcher, from_dtype
@@ -150,6 +150,10 @@ class _Configured:
         try:
             self.launch(self.kernel, list(map(argument, arguments)), self.grid, self.block, self.shared_bytes)
         except AttributeError as error:
+            # Not by the arrays' own __getattr__, with which CPython reads all their attributes more slowly.
+            if isinstance(error.obj, CheckedArray | PlainIntegers):
+                rule = "index it, slice it or reshape it"
+                raise LabError(f"the lab has no {error.name} of an array; {rule}") from error
             if error.obj is not cuda and not isinstance(error.obj, Intrinsics):
                 raise
             raise LabError(f"the lab has no cuda.{error.name}; kernels/README.md lists what it has") from error
