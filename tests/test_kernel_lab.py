@@ -732,3 +732,63 @@ def test_a_report_prints_types_traffic_costs_and_intensity():
     assert "by_columns[1, 32]\nno fault on this input" in shown
     for text in ("array(float32, 2d, C)", "bank turns", "moved 1024 sectors", "1024 float operations"):
         assert text in shown
+
+
+# Words
+
+
+@cuda.jit
+def rows_write_one_cell(x, out):
+    s = cuda.shared.array(1, float32)
+    if cuda.threadIdx.x == 0:
+        s[0] = float32(cuda.threadIdx.y)
+    out[0] = s[0]
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "of_block", "of_thread"),
+    [
+        (1, (2, 2), 1, 2),
+        (1, (1, 2), 1, 2),
+        ((1, 2), (2, 1), 2, 1),
+        ((1, 1, 2), (1, 2, 2), 3, 3),
+    ],
+)
+def test_threads_and_blocks_are_named_in_as_many_dimensions_as_there_are(grid, block, of_block, of_thread):
+    report = report_of(rows_write_one_cell, grid, block, X, np.zeros_like(X))
+    assert report.races
+    for race in report.races:
+        pair = re.findall(r"by thread (\S.*?) of block (\S.*?) in line", str(race))
+        assert [(len(name.split(",")), len(at.split(","))) for name, at in pair] == [(of_thread, of_block)] * 2
+        assert pair[0] != pair[1], "two accesses that race are by two threads"
+
+
+@cuda.jit
+def barrier_of_a_row(out):
+    if cuda.threadIdx.y == 1:
+        cuda.syncthreads()
+    out[0] = 1
+
+
+@cuda.jit
+def shuffle_of_a_row(out):
+    if cuda.threadIdx.y == 1:
+        cuda.syncthreads()
+    else:
+        out[0] = cuda.shfl_sync(0xFFFFFFFF, cuda.threadIdx.x, 0)
+
+
+@cuda.jit
+def out_of_a_row(out):
+    if cuda.threadIdx.y == 1:
+        out[cuda.threadIdx.x + 1] = 1
+
+
+def test_threads_that_part_deadlock_or_fail_are_named_in_two_dimensions():
+    out = np.zeros(1, np.int64)
+    assert "(threads (0, 0), (1, 0))" in str(report_of(barrier_of_a_row, 1, (2, 2), out))
+    with pytest.raises(lab.Deadlock, match=re.escape("threads (0, 0), (1, 0) at shfl_sync")):
+        report_of(shuffle_of_a_row, 1, (2, 2), out)
+    with pytest.raises(lab.OutOfBounds) as error:
+        report_of(out_of_a_row, (1, 2), (2, 2), out)
+    assert "block (0, 0), thread (0, 1), line" in error.value.__notes__[0]

@@ -87,6 +87,8 @@ class Block:
     """Called when a barrier of the whole block has been reached, before anyone leaves it."""
     at_warp_sync: Callable[[int, int], None]
     """Called for a ``syncwarp``: warp, and mask of the lanes that took part."""
+    name: Callable[[int], str] = str
+    """Of a thread, by its number."""
     divergences: set[Divergence] = field(default_factory=set)
     _threads: list[greenlet] = field(default_factory=list)
     _waits: dict[int, Wait] = field(default_factory=dict)
@@ -152,8 +154,9 @@ class Block:
             first = self._waits[turns[0]]
             line = self._frame(turns[0]).f_lineno
             raise Deadlock(
-                f"{listed(turns)} went on with {first.name} alone for {MOST_SPINS} rounds, the first in line {line}: "
-                "what they wait for does not come. Blocks may run one after the other; let none wait for another"
+                f"{listed(turns, self.name)} went on with {first.name} alone for {MOST_SPINS} rounds, "
+                f"the first in line {line}: what they wait for does not come. "
+                "Blocks may run one after the other; let none wait for another"
             )
 
     # Warps.
@@ -218,8 +221,8 @@ class Block:
             self.divergences.add(Divergence(name, line, len(here), tuple(here[:3]), (*ended, *sorted(others))))
 
     def _who_waits_where(self) -> str:
-        standing = [f"{listed(threads)} at {name} in line {line}" for name, line, threads in self._places()]
-        return "; ".join([*standing, *([f"{listed(self._ended)} had ended"] if self._ended else [])])
+        standing = [f"{listed(threads, self.name)} at {name} in line {line}" for name, line, threads in self._places()]
+        return "; ".join([*standing, *([f"{listed(self._ended, self.name)} had ended"] if self._ended else [])])
 
     def _places(self) -> list[tuple[str, int, list[int]]]:
         """Intrinsics at which threads wait, with line and threads: the line in which their ways thither part."""
@@ -268,10 +271,10 @@ def _lanes(warp: int, mask: int, size: int) -> frozenset[int]:
     return frozenset(first + lane for lane in range(WARP_SIZE) if mask >> lane & 1 and first + lane < size)
 
 
-def listed(threads: Iterable[int]) -> str:
+def listed(threads: Iterable[int], name: Callable[[int], str]) -> str:
     """``threads 0, 1, 2, ... (16 in all)``."""
     ordered = sorted(threads)
-    shown = ", ".join(map(str, ordered[:3]))
+    shown = ", ".join(map(name, ordered[:3]))
     if len(ordered) == 1:
         return f"thread {shown}"
     return f"threads {shown}, ... ({len(ordered)} in all)" if len(ordered) > 3 else f"threads {shown}"

@@ -16,11 +16,11 @@ from kernels.lab.intrinsics import Dimensions, Intrinsics
 from kernels.lab.lint import Refused, refused
 from kernels.lab.memory import ATOMIC, READ, WRITE, Memory
 from kernels.lab.numbers import plain_number
-from kernels.lab.order import InTurn, indices
+from kernels.lab.order import InTurn, indices, named, numbered
 from kernels.lab.races import races, unwritten
 from kernels.lab.reading import Reading
 from kernels.lab.rebind import Program
-from kernels.lab.report import Report, SplitBranch, short
+from kernels.lab.report import Report, SplitBranch
 from kernels.lab.traffic import accesses_per_thread, split_warps, traffic
 
 MOST_TESTS = 200_000
@@ -72,7 +72,14 @@ class CheckedLaunch:
     def _run_block(self, program: Program, function: Any, intrinsics: Intrinsics, arguments: list[Any]) -> None:
         self._epoch = 0
         self._tests.clear()
-        block = Block(len(self._at), self._in_turn, self._enter(intrinsics), self._at_barrier, self._warp_synced)
+        block = Block(
+            len(self._at),
+            self._in_turn,
+            self._enter(intrinsics),
+            self._at_barrier,
+            self._warp_synced,
+            numbered(self._shape),
+        )
         try:
             block.run(function, arguments)
         except Exception as error:
@@ -82,7 +89,8 @@ class CheckedLaunch:
 
     def _where(self, kernel: str, intrinsics: Intrinsics) -> str:
         at = intrinsics.blockIdx
-        return f"{kernel}, block {short((at.x, at.y, at.z))}, thread {short(self._at[self._thread])}"
+        block, thread = named((at.x, at.y, at.z), self._grid), named(self._at[self._thread], self._shape)
+        return f"{kernel}, block {block}, thread {thread}"
 
     # What the block's threads report while they run.
 

@@ -22,7 +22,7 @@ from kernels.lab.intrinsics import Dimensions, Intrinsics
 from kernels.lab.limits import dimensions, require_launchable
 from kernels.lab.limits import shared_bytes as whole_bytes
 from kernels.lab.numbers import plain_number
-from kernels.lab.order import InTurn, Order, in_turn, indices
+from kernels.lab.order import InTurn, Order, in_turn, indices, numbered
 from kernels.lab.rebind import Program
 from kernels.lab.report import Report
 from kernels.lab.source import LabError
@@ -77,10 +77,10 @@ def _run_unchecked(
             intrinsics.operand_bits = infer(kernel, arguments).operand_bits
     given = [unchecked(value) if isinstance(value, np.ndarray) else plain_number(value) for value in arguments]
     at = list(indices(shape))
-    enter = intrinsics.entering(at)
+    enter, named = intrinsics.entering(at), numbered(shape)
     for index in indices(grid):
         intrinsics.enter_block(index)
-        Block(len(at), turns, enter, lambda block: None, lambda warp, mask: None).run(function, given)
+        Block(len(at), turns, enter, lambda block: None, lambda warp, mask: None, named).run(function, given)
 
 
 _SWITCHING = Lock()

@@ -7,6 +7,7 @@ from typing import Literal
 
 from kernels.lab.source import LabError
 
+Dimensions = tuple[int, int, int]
 Order = Literal["ascending", "descending"] | int
 """In which order threads take turns; a number seeds a random one."""
 InTurn = Callable[[list[int]], Sequence[int]]
@@ -25,7 +26,24 @@ def in_turn(order: Order) -> InTurn:
     return lambda threads: generator.sample(threads, len(threads))
 
 
-def indices(shape: tuple[int, int, int]) -> Iterator[tuple[int, int, int]]:
+def indices(shape: Dimensions) -> Iterator[Dimensions]:
     """(x, y, z) of all threads of a block, or blocks of a grid, in the order of their numbers: x first."""
     for z, y, x in product(*map(range, reversed(shape))):
         yield x, y, z
+
+
+def point(number: int, shape: Dimensions) -> Dimensions:
+    """(x, y, z) of a thread in its block, or of a block in the grid, numbered x first."""
+    x, y, _ = shape
+    return number % x, number // x % y, number // (x * y)
+
+
+def named(at: Dimensions, shape: Dimensions) -> str:
+    """A thread of a block of this shape, or a block of a grid: ``3``, or ``(3, 0)`` where there are two dimensions."""
+    dimensions = max((axis for axis, size in enumerate(shape, 1) if size > 1), default=1)
+    return str(at[:dimensions]) if dimensions > 1 else str(at[0])
+
+
+def numbered(shape: Dimensions) -> Callable[[int], str]:
+    """What names a thread of a block of this shape by its number."""
+    return lambda number: named(point(number, shape), shape)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from kernels.lab.accesses import Accesses
 from kernels.lab.memory import Segment
+from kernels.lab.order import Dimensions, named, point
 from kernels.lab.races import Found
-from kernels.lab.report import KINDS, Access, Dimensions, Race, Traffic, Unwritten
+from kernels.lab.report import KINDS, Access, Race, Traffic, Unwritten
 from kernels.lab.traffic import Moved
 
 
@@ -52,10 +53,6 @@ class Reading:
     def _access(self, row: int) -> Access:
         block, thread = int(self.log.block[row]), int(self.log.thread[row])
         kind, line = KINDS[self.log.kind[row]], int(self.log.line[row])
-        return Access(kind, line, self._function(row), point(block, self.grid), point(thread, self.shape))
-
-
-def point(number: int, shape: Dimensions) -> Dimensions:
-    """(x, y, z) of a thread in its block, or of a block in the grid, numbered x first."""
-    x, y, _ = shape
-    return number % x, number // x % y, number // (x * y)
+        at = point(block, self.grid), point(thread, self.shape)
+        names = named(at[0], self.grid), named(at[1], self.shape)
+        return Access(kind, line, self._function(row), *at, *names)

@@ -1,6 +1,6 @@
 """What the lab tells about one launch: as an object, as sentences and as a table."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -10,12 +10,12 @@ from kernels.lab.accesses import Accesses
 from kernels.lab.block import Divergence, listed
 from kernels.lab.inference import Float64
 from kernels.lab.lint import Refused
+from kernels.lab.order import Dimensions, named, numbered
 from kernels.lab.source import LabError
 from kernels.lab.traffic import SECTOR_BYTES
 
 KINDS = ("read", "write", "atomic")
 """Names of READ, WRITE and ATOMIC."""
-Dimensions = tuple[int, int, int]
 
 
 class Fault(AssertionError):
@@ -27,6 +27,7 @@ class Access:
     """One thread's access: ``kind`` is "read", "write" or "atomic"; ``block`` and ``thread`` are (x, y, z).
 
     ``function`` is the device function in which the line stands, or empty for the kernel itself; so everywhere here.
+    ``block_name`` and ``thread_name`` are the same in words, without dimensions that the launch does not have.
     """
 
     kind: str
@@ -34,10 +35,12 @@ class Access:
     function: str
     block: Dimensions
     thread: Dimensions
+    block_name: str
+    thread_name: str
 
     def __str__(self) -> str:
         where = place(self.line, self.function)
-        return f"{self.kind} by thread {short(self.thread)} of block {short(self.block)} in {where}"
+        return f"{self.kind} by thread {self.thread_name} of block {self.block_name} in {where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,7 @@ class Report:
     def _faults(self) -> Iterator[str]:
         yield from (f"line {each.line} has {each.what}, which no kernel can hold" for each in self.refused)
         yield from map(str, self.races)
-        yield from map(_divergence, self.divergences)
+        yield from (_divergence(each, numbered(self.block)) for each in self.divergences)
         yield from map(str, self.unwritten)
         for birth in self.float64:
             yield f"line {birth.line}: {birth.expression} makes a float64 in {birth.function}, and it is given none"
@@ -194,7 +197,7 @@ class Report:
         return value
 
     def __str__(self) -> str:
-        head = f"{self.kernel}[{short(self.grid)}, {short(self.block)}]"
+        head = f"{self.kernel}[{named(self.grid, self.grid)}, {named(self.block, self.block)}]"
         return "\n".join([head, *(self.faults or ["no fault on this input"])])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -233,9 +236,9 @@ def _cost(each: Traffic) -> str:
     return ""
 
 
-def _divergence(found: Divergence) -> str:
+def _divergence(found: Divergence, name: Callable[[int], str]) -> str:
     elsewhere = ", ".join(
-        f"{many} {'were absent or had ended' if not line else f'stood at line {line}'} ({listed(some)})"
+        f"{many} {'were absent or had ended' if not line else f'stood at line {line}'} ({listed(some, name)})"
         for line, many, some in found.elsewhere
     )
     rest = f", but {elsewhere}" if elsewhere else ", some of which the mask does not name"
@@ -245,11 +248,3 @@ def _divergence(found: Divergence) -> str:
 def place(line: int, function: str) -> str:
     """``line 3``, or ``line 3 of f`` for a device function."""
     return f"line {line} of {function}" if function else f"line {line}"
-
-
-def short(point: Dimensions) -> str:
-    """``3``, or ``(3, 1)``: without trailing dimensions of one or zero that say nothing."""
-    x, y, z = point
-    if z not in (0, 1):
-        return f"({x}, {y}, {z})"
-    return f"({x}, {y})" if y not in (0, 1) else str(x)
