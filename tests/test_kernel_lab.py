@@ -1,6 +1,7 @@
 """The kernel lab finds each kind of bug that a kernel can have, and names the place, the threads and the cells."""
 
 import inspect
+import math
 import re
 from io import StringIO
 
@@ -493,6 +494,78 @@ def per_count(x, out):
 def test_a_float64_born_in_a_float32_kernel_is_named_where_it_is_born(kernel, text, expression):
     (born,) = report_of(kernel, 1, 1, X, np.zeros_like(X)).float64
     assert (born.line, born.expression) == (line_with(kernel, text), expression)
+
+
+MINUS_INFINITY = np.float32(-np.inf)
+
+
+@cuda.jit(device=True)
+def larger(one, other):
+    return one if one > other else other
+
+
+@cuda.jit
+def spoilt_by_another(x, out):
+    maximum = MINUS_INFINITY
+    total = float32(0)
+    for i in range(2):
+        score = 0.0  # born
+        for j in range(3):
+            score += x[j] * x[i]
+        new = larger(maximum, score)
+        total = total * math.exp(maximum - new) + math.exp(score - new)
+        maximum = new
+    out[0] = total
+
+
+@cuda.jit
+def counted_from_zero(x, out):
+    total = 0
+    for k in range(3):
+        total = total + x[k]
+        total *= 0.5  # born
+    out[0] = total
+
+
+@cuda.jit
+def divided_in_turns(x, out):
+    share = x[0]
+    for _ in range(3):
+        share = share / x.shape[0]  # born
+        double = np.float64(share)
+        share += double
+    out[0] = share
+
+
+@cuda.jit
+def one_or_zero(x, out):
+    value = x[0] if x[1] > 0 else 0.0  # born
+    out[0] = value + x[1]
+
+
+@cuda.jit
+def kept_in_float64(x, out):
+    kept = cuda.local.array(1, np.float64)  # born
+    kept[0] = x[0]
+    out[0] = kept[0] * x[1]
+
+
+@cuda.jit
+def converted(x, out):
+    scale = 0.5
+    out[0] = x[0] * float32(scale)
+
+
+@pytest.mark.parametrize(
+    "kernel", [spoilt_by_another, counted_from_zero, divided_in_turns, one_or_zero, kept_in_float64]
+)
+def test_only_the_line_that_makes_a_float64_of_none_is_named_and_none_that_it_spoils(kernel):
+    births = report_of(kernel, 1, 1, X, np.zeros_like(X)).float64
+    assert [birth.line for birth in births] == [line_with(kernel, "# born")]
+
+
+def test_a_constant_that_is_converted_makes_no_float64():
+    assert not report_of(converted, 1, 1, X, np.zeros_like(X)).float64
 
 
 def test_a_kernel_that_is_given_float64_may_have_it():

@@ -85,15 +85,22 @@ def _typed(function: FunctionType, signature: tuple[Any, ...], is_kernel: bool) 
         raise LabError(f"{function.__name__}: the CUDA compiler refuses it: {_gist(error)}") from None
     body = [each for _, block in sorted(annotation.blocks.items()) for each in block.body]
     assigned = tuple(each for each in body if isinstance(each, ir.Assign))
-    return _Typed(function, assigned, annotation.typemap, annotation.calltypes)
+    to: dict[str, list[Any]] = {}
+    for each in assigned:
+        to.setdefault(each.target.name, []).append(each)
+    return _Typed(function, assigned, to, annotation.typemap, annotation.calltypes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Typed:
-    """A function's assignments, in numba's intermediate representation, and the types of their variables."""
+    """A function's assignments, in numba's intermediate representation, and the types of their variables.
+
+    ``to`` has the assignments by the names of their targets.
+    """
 
     function: FunctionType
     assigned: tuple[Any, ...]
+    to: dict[str, list[Any]]
     typemap: dict[str, Any]
     calltypes: Any
 
@@ -109,39 +116,80 @@ class _Typed:
         return {name: ", ".join(kinds) for name, kinds in found.items() if kinds}
 
     def births(self) -> Iterator[Float64]:
-        """What is float64 though it was made from none: expressions, constants aside, and variables that begin so."""
-        constants = {s.target.name for s in self.assigned if isinstance(s.value, ir.Const | ir.Global | ir.FreeVar)}
-        for statement in self.assigned:
-            value, name = statement.value, statement.target.unversioned_name
-            if self._passes_float64(value, constants):
-                yield self._birth(statement, self._written(value))
-            if not _is_float64(self.typemap[statement.target.name]):
-                continue
-            is_constant = isinstance(value, ir.Const) or (isinstance(value, ir.Var) and value.name in constants)
-            if is_constant and not name.startswith("$") and self._computed_with(name):
-                yield self._birth(statement, f"{name} = a Python float")
-            elif isinstance(value, ir.Expr) and value.op in _ARITHMETIC and not self._from_float64(value, constants):
-                yield self._birth(statement, self._written(value))
+        """What is float64 whatever its own variables become: an operation, an array, a variable that begins so."""
+        found: list[Any] = []
+        for statement in sorted(self.assigned, key=lambda each: self._has_float64(self._operands(each.value))):
+            if self._bears(statement) and not self._descends(statement, found):
+                found.append(statement)
+        yield from (self._birth(each) for each in sorted(found, key=lambda each: int(each.loc.line)))
 
-    def _birth(self, statement: Any, expression: str) -> Float64:
-        return Float64(self.function.__name__, statement.loc.line, expression)
+    def _birth(self, statement: Any) -> Float64:
+        return Float64(self.function.__name__, statement.loc.line, self._expression(statement))
+
+    def _expression(self, statement: Any) -> str:
+        name = statement.target.unversioned_name
+        if isinstance(statement.value, ir.Expr):
+            return self._written(statement.value)
+        return "a Python float" if name.startswith("$") else f"{name} = a Python float"
+
+    def _bears(self, statement: Any) -> bool:
+        """Whether a statement makes a float64 that it would also make of float32 variables."""
+        value = statement.value
+        if isinstance(value, ir.Expr) and value.op in _ARITHMETIC:
+            operands = self._operands(value)
+            if value.op == "call" and self._device_function(value) is not None:
+                return any(self._is_constant(var) for var in operands)
+            if not _is_float64(_element(self.calltypes[value].return_type)):
+                return False
+            return not self._has_float64(operands) or self._bears_anyway(value, operands)
+        name = statement.target.unversioned_name
+        kept = not name.startswith("$") or name.startswith("$phi")
+        is_float64 = self._is_constant(value) if isinstance(value, ir.Var) else _is_constant_float64(value)
+        return kept and is_float64 and self._computed_with(name)
+
+    def _bears_anyway(self, value: Any, operands: Sequence[Any]) -> bool:
+        """Whether an operation would give a float64 were its variables of that type float32."""
+        if any(self._is_constant(var) for var in operands):
+            return True
+        if value.op == "call":
+            return isinstance(self.typemap[value.func.name], types.NumberClass)
+        integers = [kind for kind in self._types(value) if isinstance(kind, types.Integer)]
+        return self._sign(value) != "**" and any(kind.bitwidth > 16 for kind in integers)
+
+    def _descends(self, statement: Any, found: Sequence[Any]) -> bool:
+        """Whether one of those found is where a statement's operands got to be float64."""
+        waiting, seen = [var.name for var in self._operands(statement.value)], set()
+        while waiting:
+            name = waiting.pop()
+            if name in seen or not _is_float64(_element(self.typemap[name])):
+                continue
+            seen.add(name)
+            for each in self.to.get(name, ()):
+                if any(each is other for other in found):
+                    return True
+                waiting += [var.name for var in _variables(each.value)] if each is not statement else []
+        return False
+
+    def _operands(self, value: Any) -> list[Any]:
+        return _operands(value) if isinstance(value, ir.Expr) and value.op in _ARITHMETIC else []
+
+    def _is_constant(self, var: Any) -> bool:
+        """Whether a variable is a name for a constant that is float64."""
+        return all(_is_constant_float64(each.value) for each in self.to[var.name])
+
+    def _has_float64(self, operands: Sequence[Any]) -> bool:
+        """Whether an operand, or what it holds, is float64 and no constant."""
+        return any(_is_float64(_element(self.typemap[var.name])) and not self._is_constant(var) for var in operands)
 
     def _computed_with(self, name: str) -> bool:
-        """Whether a variable goes into arithmetic: one that is only stored does no harm."""
+        """Whether a variable goes into arithmetic: one that is only stored or converted does no harm."""
         expressions = [s.value for s in self.assigned if isinstance(s.value, ir.Expr) and s.value.op in _ARITHMETIC]
-        return any(var.unversioned_name == name for value in expressions for var in _operands(value))
+        used = (value for value in expressions if not self._converts(value))
+        names = {name, *(s.target.unversioned_name for s in self.assigned if _is_copy_of(s.value, name))}
+        return any(var.unversioned_name in names for value in used for var in _operands(value))
 
-    def _from_float64(self, value: Any, constants: set[str]) -> bool:
-        """Whether an operand, or the device function that is called, had made a float64 before."""
-        if value.op == "call" and self._device_function(value) is not None:
-            return True
-        return any(_is_float64(self.typemap[var.name]) for var in _operands(value) if var.name not in constants)
-
-    def _passes_float64(self, value: Any, constants: set[str]) -> bool:
-        """Whether a device function is called with a constant that is float64."""
-        if not isinstance(value, ir.Expr) or value.op != "call" or self._device_function(value) is None:
-            return False
-        return any(_is_float64(self.typemap[var.name]) and var.name in constants for var in value.args)
+    def _converts(self, value: Any) -> bool:
+        return value.op == "call" and isinstance(self.typemap[value.func.name], types.NumberClass)
 
     def calls(self) -> Iterator[tuple[FunctionType, tuple[Any, ...]]]:
         """Device functions that are called, and the types of the arguments."""
@@ -169,13 +217,22 @@ class _Typed:
 
     def _written(self, value: Any) -> str:
         """``float32 * float64``: the expression by its operator and the types of its operands."""
-        operands = [str(getattr(kind, "literal_type", kind)) for kind in self._types(value)]
+        operands = [str(getattr(kind, "literal_type", kind)) for kind in map(self._unspoilt, _operands(value))]
         if value.op == "call":
             called = getattr(self.typemap[value.func.name], "typing_key", None)
             return f"{getattr(called, '__name__', 'a call')}({', '.join(operands)})"
-        function = value.immutable_fn if value.op == "inplace_binop" else value.fn
-        sign = _SIGNS.get(function.__name__, function.__name__)
+        sign = self._sign(value)
         return f" {sign} ".join(operands) if len(operands) > 1 else f"{sign} {operands[0]}"
+
+    def _unspoilt(self, var: Any) -> Any:
+        """A variable's type, or what it would be but for the float64 that is born here."""
+        kind = self.typemap[var.name]
+        return types.float32 if _is_float64(kind) and not self._is_constant(var) else kind
+
+    def _sign(self, value: Any) -> str:
+        function = value.immutable_fn if value.op == "inplace_binop" else value.fn
+        name: str = function.__name__
+        return _SIGNS.get(name, name)
 
     def _types(self, value: Any) -> list[Any]:
         return [self.typemap[var.name] for var in _operands(value)]
@@ -209,6 +266,19 @@ def _operands(value: Any) -> list[Any]:
     if value.op == "call":
         return list(value.args)
     return [value.value] if value.op == "unary" else [value.lhs, value.rhs]
+
+
+def _variables(value: Any) -> list[Any]:
+    """All variables in the right-hand side of an assignment."""
+    return [value] if isinstance(value, ir.Var) else list(getattr(value, "list_vars", list)())
+
+
+def _is_copy_of(value: Any, name: str) -> bool:
+    return isinstance(value, ir.Var) and value.unversioned_name == name
+
+
+def _is_constant_float64(value: Any) -> bool:
+    return isinstance(value, ir.Const | ir.Global | ir.FreeVar) and isinstance(value.value, float)
 
 
 def numba_type(argument: Any) -> Any:
