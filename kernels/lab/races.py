@@ -21,14 +21,14 @@ WarpSyncs = Mapping[tuple[int, int], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Rows of the log that show one fault, and on how many cells the same places in the source show it."""
+    """Rows of the log that show one fault, and one of each time that the same places in the source show it."""
 
     rows: tuple[int, ...]
-    cells: int
+    every: tuple[int, ...]
 
     def whole(self, origin: Column) -> "Found":
         """The same in the log of whose rows ``origin`` this log's are pieces."""
-        return Found(tuple(int(origin[row]) for row in self.rows), self.cells)
+        return Found(*(tuple(map(int, origin[list(rows)])) for rows in (self.rows, self.every)))
 
 
 def races(log: Accesses, warp_syncs: WarpSyncs) -> list[Found]:
@@ -38,12 +38,11 @@ def races(log: Accesses, warp_syncs: WarpSyncs) -> list[Found]:
     never race with each other. One pair is given for each pair of places.
     """
     pairs = [*_within_blocks(log, warp_syncs), *_across_blocks(log)]
-    found: dict[tuple[tuple[int, int], ...], Found] = {}
+    found: dict[tuple[tuple[int, int], ...], list[tuple[int, int]]] = {}
     for pair in pairs:
         places = tuple(sorted((int(log.place[row]), int(log.kind[row])) for row in pair))
-        before = found.get(places, Found(pair, 0))
-        found[places] = Found(before.rows, before.cells + 1)
-    return list(found.values())
+        found.setdefault(places, []).append(pair)
+    return [Found(alike[0], tuple(row for row, _ in alike)) for alike in found.values()]
 
 
 def _within_blocks(log: Accesses, warp_syncs: WarpSyncs) -> Iterator[tuple[int, int]]:
@@ -125,14 +124,13 @@ def unwritten(log: Accesses, warp_syncs: WarpSyncs) -> list[Found]:
     writes = np.flatnonzero(kind == WRITE)[::-1]
     first_write[cells[writes]] = rows[writes]  # of several values for a cell numpy keeps the last, here the first write
     early = rows[(kind != WRITE) & (rows < first_write[cells])]
-    found: dict[int, Found] = {}
+    found: dict[int, list[int]] = {}
     racing = _write_in_its_epoch(log, early)
     for row in early[racing] if warp_syncs else ():
         racing[early == row] = _races_with_a_write(log, int(row), warp_syncs)
     for row in map(int, early[~racing]):
-        before = found.get(int(log.place[row]), Found((row,), 0))
-        found[int(log.place[row])] = Found(before.rows, before.cells + 1)
-    return list(found.values())
+        found.setdefault(int(log.place[row]), []).append(row)
+    return [Found((alike[0],), tuple(alike)) for alike in found.values()]
 
 
 def _races_with_a_write(log: Accesses, row: int, warp_syncs: WarpSyncs) -> bool:

@@ -47,7 +47,8 @@ class Access:
 class Race:
     """Two accesses to ``cell`` that nothing orders; the same two places in the source race on so many ``cells``.
 
-    ``lost_update`` is true where both belong to one ``a[i] += x``.
+    A thread comes first to the place of ``first``. ``lost_update`` is true where both belong to one ``a[i] += x``,
+    ``next_turn`` where the second one stands further up: in a loop, whose next turn comes to it.
     """
 
     cell: str
@@ -55,10 +56,12 @@ class Race:
     second: Access
     cells: int
     lost_update: bool
+    next_turn: bool
 
     def __str__(self) -> str:
-        more = f" (and {self.cells - 1} more cells)" if self.cells > 1 else ""
-        pair = f"{self.first}, {self.second}"
+        others = self.cells - 1
+        more = f" (and {others} more cell{'s' if others > 1 else ''})" if others else ""
+        pair = f"{self.first}, {self.second}" + (" in the loop's next turn" if self.next_turn else "")
         if self.lost_update:
             return f"lost update of {self.cell}{more}: {pair}; both may add to the same old value: use cuda.atomic"
         if self.first.block != self.second.block:
