@@ -1,5 +1,6 @@
 """The kernel lab finds each kind of bug that a kernel can have, and names the place, the threads and the cells."""
 
+import importlib.util
 import inspect
 import math
 import re
@@ -607,7 +608,7 @@ def test_a_float64_is_found_in_a_device_function_and_in_its_arguments():
     (born,) = report_of(calls_scaled, 1, 64, X, np.zeros_like(X)).float64
     assert (born.function, born.line) == ("scaled", line_with(scaled, "* 1.5"))
     (passed,) = report_of(calls_times, 1, 64, X, np.zeros_like(X)).float64
-    assert (passed.function, passed.line) == ("calls_times", line_with(calls_times, "0.5"))
+    assert (passed.function, passed.line) == ("", line_with(calls_times, "0.5"))
 
 
 def test_each_variables_type_is_shown():
@@ -876,3 +877,78 @@ def test_threads_that_part_deadlock_or_fail_are_named_in_two_dimensions():
     with pytest.raises(lab.OutOfBounds) as error:
         report_of(out_of_a_row, (1, 2), (2, 2), out)
     assert "block (0, 0), thread (0, 1), line" in error.value.__notes__[0]
+
+
+DEVICE_FUNCTIONS = """
+import numpy as np
+from numba import cuda, float32
+
+@cuda.jit(device=True)
+def races(out):
+    out[0] = cuda.threadIdx.x
+
+@cuda.jit(device=True)
+def splits(out):
+    if cuda.threadIdx.x == 0:
+        cuda.syncthreads()
+    out[cuda.threadIdx.x] = out[cuda.threadIdx.x * 8] * 0.5
+
+@cuda.jit(device=True)
+def reads_nothing(out):
+    cells = cuda.shared.array(1, float32)
+    out[cuda.threadIdx.x] = cells[0]
+
+@cuda.jit(device=True)
+def waits(out):
+    if cuda.threadIdx.x == 0:
+        cuda.syncthreads()
+    else:
+        out[0] = cuda.shfl_sync(0xFFFFFFFF, out[0], 0)
+
+@cuda.jit(device=True)
+def waits_here_and_there(out):
+    if cuda.threadIdx.x == 0:
+        cuda.syncthreads()
+    else:
+        cuda.syncthreads()
+
+@cuda.jit(device=True)
+def adds_up(out):
+    out[0] = sum(out)
+"""
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """Calls a device function of another file from a kernel in this one: the report, and the file's lines."""
+    file = tmp_path / "elsewhere.py"
+    file.write_text(DEVICE_FUNCTIONS)
+    spec = importlib.util.spec_from_file_location("elsewhere", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def launched(name):
+        function = getattr(module, name)
+
+        @cuda.jit
+        def calls_it(out):
+            function(out)
+
+        return report_of(calls_it, 1, 2, np.zeros(16, np.float32))
+
+    return launched
+
+
+@pytest.mark.parametrize("name", ["races", "splits", "waits_here_and_there", "reads_nothing", "adds_up"])
+def test_a_line_of_a_device_function_in_another_file_is_named_with_both(elsewhere, name):
+    report = elsewhere(name)
+    for sentence in (*report.faults, *report.costs):
+        lines = re.findall(r"line \d+", sentence)
+        assert sentence.count(f" of {name} in elsewhere.py") == len(lines) > 0, sentence
+
+
+def test_lines_where_threads_wait_for_ever_are_named_with_function_and_file(elsewhere):
+    pattern = "syncthreads in line 23 of waits in elsewhere.py; .*in line 25 of waits in elsewhere.py"
+    with pytest.raises(lab.Deadlock, match=pattern) as error:
+        elsewhere("waits")
+    assert "calls_it" not in str(error.value)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Literal
 
-from kernels.lab.source import LabError
+from kernels.lab.source import LabError, function_name, place
 
 try:
     from greenlet import getcurrent as current_thread
@@ -60,12 +60,14 @@ BARRIER = Wait("block", "syncthreads", None)
 class Divergence:
     """A barrier, shuffle or vote that some of its threads did not reach together.
 
-    ``waiting`` threads stood there, such as those in ``examples``; ``elsewhere`` says how many stood at which line,
-    and which some of them are. Threads that had ended, or that the block does not have, are at line 0.
+    The lines are those of ``function``, a device function, or of the kernel where it is empty. ``waiting`` threads
+    stood there, such as those in ``examples``; ``elsewhere`` says how many stood at which line, and which some are.
+    Threads that had ended, or that the block does not have, are at line 0.
     """
 
     intrinsic: str
     line: int
+    function: str
     waiting: int
     examples: tuple[int, ...]
     elsewhere: tuple[tuple[int, int, tuple[int, ...]], ...]
@@ -151,11 +153,10 @@ class Block:
     def _count_spins(self, turns: Sequence[int], others_go_on: bool) -> None:
         self._spins = 0 if others_go_on else self._spins + 1
         if self._spins > MOST_SPINS:
-            first = self._waits[turns[0]]
-            line = self._frame(turns[0]).f_lineno
+            first, frame = self._waits[turns[0]], self._frame(turns[0])
             raise Deadlock(
                 f"{listed(turns, self.name)} went on with {first.name} alone for {MOST_SPINS} rounds, "
-                f"the first in line {line}: what they wait for does not come. "
+                f"the first in {self._place(frame)}: what they wait for does not come. "
                 "Blocks may run one after the other; let none wait for another"
             )
 
@@ -190,8 +191,9 @@ class Block:
         if here != wanted:
             absent, name = sorted(wanted - here), f"{wait.name} with mask {mask & FULL_MASK:#x}"
             elsewhere = ((0, len(absent), tuple(absent[:3])),) if absent else ()
-            line, examples = self._frame(min(here)).f_lineno, tuple(sorted(here)[:3])
-            self.divergences.add(Divergence(name, line, len(here), examples, elsewhere))
+            frame, examples = self._frame(min(here)), tuple(sorted(here)[:3])
+            at = frame.f_lineno, self._function(frame)
+            self.divergences.add(Divergence(name, *at, len(here), examples, elsewhere))
 
     def _answer(self, threads: Iterable[int], answer: Answer, first: int) -> None:
         results = answer({thread - first: self._waits[thread].value for thread in threads})
@@ -214,27 +216,34 @@ class Block:
         """At a barrier of the whole block: note if threads wait at several places, or have ended."""
         if not self._ended and len({self._site(thread) for thread in self._waits}) == 1:
             return
-        (name, line, here), *elsewhere = sorted(self._places(), key=lambda place: place[1:])
-        others = [(at, len(threads), tuple(threads[:3])) for _, at, threads in elsewhere]
+        (name, frame, here), *elsewhere = sorted(self._places(), key=lambda place: (place[1].f_lineno, place[2]))
+        others = [(at.f_lineno, len(threads), tuple(threads[:3])) for _, at, threads in elsewhere]
         ended = [(0, len(self._ended), tuple(sorted(self._ended)[:3]))] if self._ended else []
         if ended or others:
-            self.divergences.add(Divergence(name, line, len(here), tuple(here[:3]), (*ended, *sorted(others))))
+            at = frame.f_lineno, self._function(frame)
+            self.divergences.add(Divergence(name, *at, len(here), tuple(here[:3]), (*ended, *sorted(others))))
 
     def _who_waits_where(self) -> str:
-        standing = [f"{listed(threads, self.name)} at {name} in line {line}" for name, line, threads in self._places()]
+        standing = [
+            f"{listed(threads, self.name)} at {name} in {self._place(frame)}" for name, frame, threads in self._places()
+        ]
         return "; ".join([*standing, *([f"{listed(self._ended, self.name)} had ended"] if self._ended else [])])
 
-    def _places(self) -> list[tuple[str, int, list[int]]]:
-        """Intrinsics at which threads wait, with line and threads: the line in which their ways thither part."""
+    def _places(self) -> list[tuple[str, FrameType, list[int]]]:
+        """Intrinsics at which threads wait, with frame and threads: the frame in whose line their ways thither part."""
         places: dict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(list)
         for thread, wait in sorted(self._waits.items()):
             places[wait.name, self._site(thread)].append(thread)
         ways = [self._way(threads[0]) for threads in places.values()]
         parting = next((each for each in zip(*ways, strict=False) if len({at.f_lasti for at in each}) > 1), None)
         frames = parting or [way[-1] for way in ways]
-        return [
-            (name, frame.f_lineno, threads) for ((name, _), threads), frame in zip(places.items(), frames, strict=True)
-        ]
+        return [(name, frame, threads) for ((name, _), threads), frame in zip(places.items(), frames, strict=True)]
+
+    def _place(self, frame: FrameType) -> str:
+        return place(frame.f_lineno, self._function(frame))
+
+    def _function(self, frame: FrameType) -> str:
+        return function_name(frame.f_code, self._kernel) if self._kernel else ""
 
     def _site(self, thread: int) -> tuple[int, ...]:
         """The call at which a thread waits, and those that led there, by their offsets up to the kernel's."""

@@ -21,6 +21,7 @@ from kernels.lab.races import races, unwritten
 from kernels.lab.reading import Reading
 from kernels.lab.rebind import Program
 from kernels.lab.report import Report, SplitBranch
+from kernels.lab.source import function_name
 from kernels.lab.traffic import accesses_per_thread, split_warps, traffic
 
 MOST_TESTS = 200_000
@@ -48,7 +49,7 @@ class CheckedLaunch:
         intrinsics = Intrinsics(self._grid, self._shape, arrays)
         program = Program(intrinsics, arrays.constant, self._recorder)
         function = program.rebound(self._kernel.py_func)
-        refusals = tuple(found for each in program.functions for found in refused(each))
+        refusals = tuple(found for each in program.functions for found in refused(each, self._kernel.py_func))
         typing = UNKNOWN if refusals else infer(self._kernel, arguments)
         intrinsics.operand_bits = typing.operand_bits
         given = self._given(function.__code__, arguments)
@@ -159,8 +160,8 @@ class CheckedLaunch:
 
     def _report(self, program: Program, typing: Typing, refusals: tuple[Refused, ...]) -> Report:
         log = read_log(self._memory.log, self._memory, program.codes)
-        functions = [code.co_name for code in program.codes.values()]
-        reading = Reading(log, functions, self._memory.segments, self._grid, self._shape)
+        functions = _names(program)
+        reading = Reading(log, list(functions.values()), self._memory.segments, self._grid, self._shape)
         moved = map(reading.traffic, traffic(log))
         pieces, origin = in_pieces(log, self._memory.segments)
         raced = [each.whole(origin) for each in races(pieces, self._warp_syncs)]
@@ -187,13 +188,16 @@ class CheckedLaunch:
         )
 
     def _split_branches(self, program: Program) -> tuple[SplitBranch, ...]:
-        kernel = self._kernel.py_func.__name__
+        names = {program.codes[code].co_name: name for code, name in _names(program).items()}
         split = sorted(split_warps(*read_tests(self._memory.log)).items())
         branches = [(program.branches[number], times) for number, times in split]
-        return tuple(
-            SplitBranch(branch.line, "" if branch.function == kernel else branch.function, branch.what, times)
-            for branch, times in branches
-        )
+        return tuple(SplitBranch(branch.line, names[branch.function], branch.what, times) for branch, times in branches)
+
+
+def _names(program: Program) -> dict[int, str]:
+    """Of the kernel, which is empty, and of all its device functions, by the ids of their code."""
+    kernel = next(iter(program.codes.values()))
+    return {number: function_name(code, kernel) for number, code in program.codes.items()}
 
 
 def _bounded(trips: range) -> Iterator[int]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kernels.lab.compiler import ERRORS, SHUFFLES, CUDADispatcher, compiled_types, from_dtype, ir, types
-from kernels.lab.source import LabError
+from kernels.lab.source import LabError, function_name
 
 Line = tuple[str, int]
 """A file and a line in it."""
@@ -19,7 +19,7 @@ _ARITHMETIC = ("binop", "inplace_binop", "unary", "call")
 
 @dataclass(frozen=True, slots=True)
 class Float64:
-    """What becomes float64 in a function ``function`` of a kernel that is given no float64."""
+    """What becomes float64 in a kernel that is given no float64; ``function`` is a device function, or empty."""
 
     function: str
     line: int
@@ -56,7 +56,7 @@ def infer(kernel: Any, arguments: Sequence[Any]) -> Typing:
 def _infer(function: FunctionType, signature: tuple[Any, ...]) -> Typing:
     kernel, *called = _all_functions(function, signature)
     allowed = any(_is_float64(_element(each)) for each in signature)
-    births = [birth for each in (kernel, *called) for birth in each.births()]
+    births = [birth for each in (kernel, *called) for birth in each.births(function)]
     operations: dict[Line, int] = {}
     bits: dict[tuple[str, int, str], set[int]] = {}
     for each in (kernel, *called):
@@ -115,16 +115,15 @@ class _Typed:
                 kinds.append(written)
         return {name: ", ".join(kinds) for name, kinds in found.items() if kinds}
 
-    def births(self) -> Iterator[Float64]:
+    def births(self, kernel: FunctionType) -> Iterator[Float64]:
         """What is float64 whatever its own variables become: an operation, an array, a variable that begins so."""
         found: list[Any] = []
         for statement in sorted(self.assigned, key=lambda each: self._has_float64(self._operands(each.value))):
             if self._bears(statement) and not self._descends(statement, found):
                 found.append(statement)
-        yield from (self._birth(each) for each in sorted(found, key=lambda each: int(each.loc.line)))
-
-    def _birth(self, statement: Any) -> Float64:
-        return Float64(self.function.__name__, statement.loc.line, self._expression(statement))
+        name = function_name(self.function.__code__, kernel.__code__)
+        for statement in sorted(found, key=lambda each: int(each.loc.line)):
+            yield Float64(name, statement.loc.line, self._expression(statement))
 
     def _expression(self, statement: Any) -> str:
         name = statement.target.unversioned_name

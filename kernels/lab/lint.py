@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FunctionType
 
-from kernels.lab.source import definition
+from kernels.lab.source import definition, function_name
 
 _NODES = {
     ast.List: "a list",
@@ -30,19 +30,21 @@ _CALLS = ("sum", "sorted", "list", "dict", "set", "str", "open", "input", "map",
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Something that no kernel can hold, and the line where it stands."""
+    """Something that no kernel can hold, the line where it stands, and the device function, as ``function_name``."""
 
     line: int
     what: str
+    function: str
 
 
-def refused(function: FunctionType) -> Iterator[Refused]:
-    """Everything of that kind in a function's source, from top to bottom."""
+def refused(function: FunctionType, kernel: FunctionType) -> Iterator[Refused]:
+    """Everything of that kind in the source of a function of a kernel, from top to bottom."""
+    name = function_name(function.__code__, kernel.__code__)
     nodes = [node for statement in definition(function).body for node in ast.walk(statement)]
     for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
         what = _what(node)
         if what:
-            yield Refused(getattr(node, "lineno", 0), what)
+            yield Refused(getattr(node, "lineno", 0), what, name)
 
 
 def _what(node: ast.AST) -> str | None:

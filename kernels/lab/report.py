@@ -11,7 +11,7 @@ from kernels.lab.block import Divergence, listed
 from kernels.lab.inference import Float64
 from kernels.lab.lint import Refused
 from kernels.lab.order import Dimensions, named, numbered
-from kernels.lab.source import LabError
+from kernels.lab.source import LabError, place
 from kernels.lab.traffic import SECTOR_BYTES
 
 KINDS = ("read", "write", "atomic")
@@ -26,7 +26,8 @@ class Fault(AssertionError):
 class Access:
     """One thread's access: ``kind`` is "read", "write" or "atomic"; ``block`` and ``thread`` are (x, y, z).
 
-    ``function`` is the device function in which the line stands, or empty for the kernel itself; so everywhere here.
+    ``function`` is the device function in which the line stands, with its file where that is another than the
+    kernel's, or empty for the kernel itself; so everywhere here.
     ``block_name`` and ``thread_name`` are the same in words, without dimensions that the launch does not have.
     """
 
@@ -167,12 +168,15 @@ class Report:
         return list(self._faults())
 
     def _faults(self) -> Iterator[str]:
-        yield from (f"line {each.line} has {each.what}, which no kernel can hold" for each in self.refused)
+        yield from (
+            f"{place(each.line, each.function)} has {each.what}, which no kernel can hold" for each in self.refused
+        )
         yield from map(str, self.races)
         yield from (_divergence(each, numbered(self.block)) for each in self.divergences)
         yield from map(str, self.unwritten)
         for birth in self.float64:
-            yield f"line {birth.line}: {birth.expression} makes a float64 in {birth.function}, and it is given none"
+            where = place(birth.line, birth.function)
+            yield f"{where}: {birth.expression} makes a float64, and the kernel is given none"
 
     @property
     def costs(self) -> list[str]:
@@ -240,14 +244,11 @@ def _cost(each: Traffic) -> str:
 
 
 def _divergence(found: Divergence, name: Callable[[int], str]) -> str:
-    elsewhere = ", ".join(
-        f"{many} {'were absent or had ended' if not line else f'stood at line {line}'} ({listed(some, name)})"
-        for line, many, some in found.elsewhere
-    )
+    others = [(_stood(line, found.function), many, some) for line, many, some in found.elsewhere]
+    elsewhere = ", ".join(f"{many} {stood} ({listed(some, name)})" for stood, many, some in others)
     rest = f", but {elsewhere}" if elsewhere else ", some of which the mask does not name"
-    return f"{found.intrinsic} in line {found.line} was reached by {found.waiting} threads{rest}"
+    return f"{found.intrinsic} in {place(found.line, found.function)} was reached by {found.waiting} threads{rest}"
 
 
-def place(line: int, function: str) -> str:
-    """``line 3``, or ``line 3 of f`` for a device function."""
-    return f"line {line} of {function}" if function else f"line {line}"
+def _stood(line: int, function: str) -> str:
+    return f"stood at {place(line, function)}" if line else "were absent or had ended"

@@ -3,6 +3,7 @@
 import ast
 import dis
 import inspect
+from pathlib import Path
 from types import CodeType, FunctionType
 
 
@@ -23,6 +24,19 @@ def definition(function: FunctionType) -> ast.FunctionDef:
         raise LabError(f"{function.__name__}: {rule}") from None
     ast.increment_lineno(tree, first - 1 - indented)
     return found
+
+
+def function_name(code: CodeType, kernel: CodeType) -> str:
+    """Of a device function's code, with its file where that is not the kernel's; empty for the kernel itself."""
+    if code is kernel:
+        return ""
+    elsewhere = code.co_filename != kernel.co_filename
+    return f"{code.co_name} in {Path(code.co_filename).name}" if elsewhere else code.co_name
+
+
+def place(line: int, function: str) -> str:
+    """``line 3``, or ``line 3 of f`` for a device function."""
+    return f"line {line} of {function}" if function else f"line {line}"
 
 
 def assigned_name(code: CodeType, offset: int, default: str) -> str:
