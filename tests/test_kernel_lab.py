@@ -249,6 +249,25 @@ def test_a_barrier_in_a_divergent_branch_is_named_with_who_came_and_who_did_not(
 
 
 @cuda.jit
+def barrier_guarded_in_a_loop(out):
+    t = cuda.threadIdx.x
+    distance = 16
+    while distance > 0:
+        if t < distance:
+            out[t] += out[t + distance]
+            cuda.syncthreads()
+        distance //= 2
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", 7])
+def test_a_barrier_that_ever_fewer_reach_is_one_fault_and_its_rule(order):
+    report = report_of(barrier_guarded_in_a_loop, 1, 32, np.zeros(32, np.float32), order=order)
+    (fault,) = (fault for fault in report.faults if "syncthreads" in fault)
+    assert "was reached by 16 threads, but 16 were absent or had ended (threads 16, 17, 18); " in fault
+    assert fault.endswith("; other times by 1, 2, 4, 8; all must come to one barrier: guard the work, not the barrier")
+
+
+@cuda.jit
 def two_barriers(out):
     t = cuda.threadIdx.x
     if t % 2:
@@ -952,3 +971,18 @@ def test_lines_where_threads_wait_for_ever_are_named_with_function_and_file(else
     with pytest.raises(lab.Deadlock, match=pattern) as error:
         elsewhere("waits")
     assert "calls_it" not in str(error.value)
+
+
+@cuda.jit
+def races_in_several_lines(out):
+    t = cuda.threadIdx.x
+    if t > 0:
+        out[2] = t
+    out[1] = t
+    out[0] = t
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", 7])
+def test_faults_of_a_kind_are_told_from_top_to_bottom(order):
+    races = report_of(races_in_several_lines, 1, 32, np.zeros(3, np.int64), order=order).races
+    assert [race.cell for race in races] == ["out[2]", "out[1]", "out[0]"]

@@ -20,7 +20,7 @@ from kernels.lab.order import InTurn, indices, named, numbered
 from kernels.lab.races import races, unwritten
 from kernels.lab.reading import Reading
 from kernels.lab.rebind import Program
-from kernels.lab.report import Report, SplitBranch
+from kernels.lab.report import Race, Report, SplitBranch
 from kernels.lab.source import function_name
 from kernels.lab.traffic import accesses_per_thread, split_warps, traffic
 
@@ -175,7 +175,7 @@ class CheckedLaunch:
             variables=typing.variables,
             float64=typing.float64,
             refused=refusals,
-            races=tuple(map(reading.race, raced)),
+            races=tuple(sorted(map(reading.race, raced), key=_lines)),
             divergences=tuple(self._divergences),
             unwritten=tuple(map(reading.unwritten, never_written)),
             traffic=tuple(sorted(moved, key=lambda each: (each.line, each.array, each.kind))),
@@ -198,6 +198,10 @@ def _names(program: Program) -> dict[int, str]:
     """Of the kernel, which is empty, and of all its device functions, by the ids of their code."""
     kernel = next(iter(program.codes.values()))
     return {number: function_name(code, kernel) for number, code in program.codes.items()}
+
+
+def _lines(race: Race) -> tuple[int, int]:
+    return race.first.line, race.second.line
 
 
 def _bounded(trips: range) -> Iterator[int]:

@@ -172,7 +172,7 @@ class Report:
             f"{place(each.line, each.function)} has {each.what}, which no kernel can hold" for each in self.refused
         )
         yield from map(str, self.races)
-        yield from (_divergence(each, numbered(self.block)) for each in self.divergences)
+        yield from _divergences(self.divergences, numbered(self.block))
         yield from map(str, self.unwritten)
         for birth in self.float64:
             where = place(birth.line, birth.function)
@@ -243,12 +243,27 @@ def _cost(each: Traffic) -> str:
     return ""
 
 
-def _divergence(found: Divergence, name: Callable[[int], str]) -> str:
-    others = [(_stood(line, found.function), many, some) for line, many, some in found.elsewhere]
+def _divergences(divergences: Iterable[Divergence], name: Callable[[int], str]) -> Iterator[str]:
+    """A sentence for each place: the time when most threads came there, and how many came the other times."""
+    places: dict[tuple[str, int, str], list[Divergence]] = {}
+    for each in sorted(divergences, key=lambda found: (found.line, -found.waiting)):
+        places.setdefault((each.intrinsic, each.line, each.function), []).append(each)
+    for found, *others in places.values():
+        yield _divergence(found, sorted({each.waiting for each in others} - {found.waiting}), name)
+
+
+def _divergence(found: Divergence, other_times: Sequence[int], name: Callable[[int], str]) -> str:
+    others = [(_stood(line, found.function, many), many, some) for line, many, some in found.elsewhere]
     elsewhere = ", ".join(f"{many} {stood} ({listed(some, name)})" for stood, many, some in others)
     rest = f", but {elsewhere}" if elsewhere else ", some of which the mask does not name"
-    return f"{found.intrinsic} in {place(found.line, found.function)} was reached by {found.waiting} threads{rest}"
+    again = f"; other times by {', '.join(map(str, other_times))}" if other_times else ""
+    rule = "; all must come to one barrier: guard the work, not the barrier"
+    threads = "1 thread" if found.waiting == 1 else f"{found.waiting} threads"
+    where = f"{found.intrinsic} in {place(found.line, found.function)}"
+    return f"{where} was reached by {threads}{rest}{again}{rule if found.intrinsic.startswith('syncthreads') else ''}"
 
 
-def _stood(line: int, function: str) -> str:
-    return f"stood at {place(line, function)}" if line else "were absent or had ended"
+def _stood(line: int, function: str, many: int) -> str:
+    if line:
+        return f"stood at {place(line, function)}"
+    return "was absent or had ended" if many == 1 else "were absent or had ended"
