@@ -934,6 +934,11 @@ def waits_here_and_there(out):
 @cuda.jit(device=True)
 def adds_up(out):
     out[0] = sum(out)
+
+@cuda.jit(device=True)
+def goes_too_far(out):
+    near, far = 0, 99
+    out[far] = 0
 """
 
 
@@ -973,6 +978,14 @@ def test_lines_where_threads_wait_for_ever_are_named_with_function_and_file(else
     assert "calls_it" not in str(error.value)
 
 
+def test_the_line_of_an_error_in_a_device_function_is_named_with_function_and_file(elsewhere):
+    with pytest.raises(lab.OutOfBounds) as error:
+        elsewhere("goes_too_far")
+    assert error.value.__notes__ == [
+        "in calls_it, block 0, thread 0, line 41 of goes_too_far in elsewhere.py: far = 99"
+    ]
+
+
 @cuda.jit
 def races_in_several_lines(out):
     t = cuda.threadIdx.x
@@ -986,3 +999,23 @@ def races_in_several_lines(out):
 def test_faults_of_a_kind_are_told_from_top_to_bottom(order):
     races = report_of(races_in_several_lines, 1, 32, np.zeros(3, np.int64), order=order).races
     assert [race.cell for race in races] == ["out[2]", "out[1]", "out[0]"]
+
+
+@cuda.jit
+def many_variables(x, out):
+    one, two, three = 1, 2, 3.0
+    row = cuda.threadIdx.x
+    column = row + one
+    out[row] = x[
+        column,
+        two,
+    ]
+    out[row] = three
+
+
+def test_an_error_shows_the_variables_of_its_line_alone():
+    with pytest.raises(lab.OutOfBounds) as error:
+        report_of(many_variables, 1, 2, np.zeros((2, 3), np.float32), np.zeros_like(X))
+    (note,) = error.value.__notes__
+    line = line_with(many_variables, "out[row] = x[")
+    assert note == f"in many_variables, block 0, thread 1, line {line}: column = 2, two = 2, row = 1"

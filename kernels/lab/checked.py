@@ -21,7 +21,7 @@ from kernels.lab.races import races, unwritten
 from kernels.lab.reading import Reading
 from kernels.lab.rebind import Program
 from kernels.lab.report import Race, Report, SplitBranch
-from kernels.lab.source import function_name
+from kernels.lab.source import function_name, place, variables_at
 from kernels.lab.traffic import accesses_per_thread, split_warps, traffic
 
 MOST_TESTS = 200_000
@@ -219,7 +219,10 @@ def _operations(program: Program, typing: Typing) -> int:
 
 
 def _noted(error: Exception, codes: dict[int, CodeType], where: str) -> Exception:
-    """The error with the student's frames alone in its traceback, and a note of where it happened, with values."""
+    """The error with the student's frames alone in its traceback, and a note of where it happened.
+
+    The note has the numbers among the variables of the line, or of the lines of the expression.
+    """
     frames = []
     trace = error.__traceback__
     while trace is not None:
@@ -231,8 +234,10 @@ def _noted(error: Exception, codes: dict[int, CodeType], where: str) -> Exceptio
         chain = TracebackType(chain, each.tb_frame, each.tb_lasti, each.tb_lineno)
     note = f"in {where}"
     if frames:
-        values = frames[-1].tb_frame.f_locals
-        shown = [f"{name} = {value}" for name, value in values.items() if isinstance(value, int | float | np.generic)]
-        note += f", line {frames[-1].tb_lineno}: {', '.join(shown)}"
+        last, values = frames[-1], frames[-1].tb_frame.f_locals
+        code, kernel = last.tb_frame.f_code, next(iter(codes.values()))
+        names = [name for name in variables_at(code, last.tb_lasti) if name in values]
+        shown = [f"{name} = {values[name]}" for name in names if isinstance(values[name], int | float | np.generic)]
+        note += f", {place(last.tb_lineno, function_name(code, kernel))}" + (f": {', '.join(shown)}" if shown else "")
     error.add_note(note)
     return error.with_traceback(chain)

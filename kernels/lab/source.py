@@ -49,3 +49,12 @@ def assigned_name(code: CodeType, offset: int, default: str) -> str:
 def line_of(code: CodeType, offset: int) -> int:
     """The line in which an instruction's source stands."""
     return list(code.co_positions())[offset // 2][0] or code.co_firstlineno
+
+
+def variables_at(code: CodeType, offset: int) -> list[str]:
+    """Variables that are read in the lines of the expression to which an instruction belongs, in their order."""
+    positions = list(code.co_positions())
+    first, last = positions[offset // 2][:2]
+    read = [each for each in dis.get_instructions(code) if each.opname in ("LOAD_FAST", "LOAD_DEREF")]
+    lines = [(positions[each.offset // 2][0], str(each.argval)) for each in read]
+    return list(dict.fromkeys(name for line, name in lines if line and first and last and first <= line <= last))
