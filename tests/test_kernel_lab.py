@@ -692,6 +692,84 @@ def test_what_the_compiler_refuses_is_an_error_of_one_sentence():
         report_of(undefined_attribute, 1, 1, X)
 
 
+SIDE = 16
+
+
+@cuda.jit
+def smaller(x, out):
+    out[0] = min(x[0], x[1])  # refused
+
+
+@cuda.jit
+def padded_tile(x, out):
+    tile = cuda.shared.array((SIDE, SIDE + 1), float32)  # refused
+    tile[0, 0] = x[0]
+
+
+@cuda.jit
+def flat_tile(x, out):
+    tile = cuda.local.array(SIDE * SIDE, float32)  # refused
+    tile[0] = x[0]
+
+
+@cuda.jit
+def tile_of_nothing(x, out):
+    tile = cuda.shared.array(SIDE, "of nothing")  # refused
+    tile[0] = x[0]
+
+
+@cuda.jit
+def misspelt(x, out):
+    out[0] = no_such_function(x[0])  # refused # noqa: F821
+
+
+@cuda.jit
+def keeps_a_text(x, out):
+    out[0] = "one"  # refused
+
+
+@cuda.jit(device=True)
+def smallest(values):
+    return min(values[0], values[1])
+
+
+@cuda.jit
+def calls_smallest(x, out):
+    out[0] = smallest(x)
+
+
+HAS_MINIMUM = importlib.util.find_spec("numba_cuda") is not None
+REMEDIES = {
+    padded_tile: "the shape of a shared array must be numbers .* write PADDED = SIDE \\+ 1 outside the kernel",
+    flat_tile: "the shape of a local array must be numbers .* outside the kernel",
+    tile_of_nothing: "a shared array takes a shape and a type such as float32",
+    misspelt: "name 'no_such_function' is not defined",
+    keeps_a_text: "No implementation of function setitem found for signature: setitem",
+}
+
+
+@pytest.mark.parametrize("kernel", REMEDIES, ids=lambda kernel: kernel.__name__)
+def test_what_the_compiler_refuses_is_told_with_its_line_and_in_words_of_the_source(kernel):
+    with pytest.raises(lab.LabError, match=REMEDIES[kernel]) as error:
+        report_of(kernel, 1, 1, X, np.zeros_like(X))
+    assert f"{kernel.__name__}: the CUDA compiler refuses it in line {line_with(kernel, '# refused')}: " in str(
+        error.value
+    )
+    assert not re.search(r"0x|Literal\[|<", str(error.value))
+
+
+@pytest.mark.skipif(HAS_MINIMUM, reason="numba-cuda has min and max")
+def test_a_minimum_is_refused_with_its_line_and_another_way_to_write_it():
+    line = line_with(smaller, "# refused")
+    with pytest.raises(lab.LabError, match=f"smaller: .* in line {line}: .*write a if a > b else b"):
+        report_of(smaller, 1, 1, X, np.zeros_like(X))
+    line = line_with(smallest, "min(values")
+    with pytest.raises(
+        lab.LabError, match=f"refuses it in line {line} of smallest: numba without numba-cuda knows no min"
+    ):
+        report_of(calls_smallest, 1, 1, X, np.zeros_like(X))
+
+
 # Traffic
 
 

@@ -6,6 +6,7 @@ from enum import Enum
 import pytest
 import torch
 
+from kernels.lab.source import LabError
 from minillm.course.checks import CheckFailed, compare
 from minillm.course.failures import describe
 from minillm.course.grades import CheckDigest, Outcome
@@ -63,6 +64,17 @@ def test_an_object_that_will_not_be_looked_at_is_left_alone():
 def test_each_line_of_a_text_is_cut():
     lines = message(lambda: {}["x" * 500]).splitlines()
     assert lines[0] == f"KeyError: '{'x' * 119}..."
+
+
+def test_an_error_of_the_kernel_lab_is_told_to_its_end():
+    class Deadlock(LabError):
+        pass
+
+    def fail(kind):
+        raise kind("word " * 200 + "remedy")
+
+    for kind in (LabError, Deadlock):
+        assert message(lambda kind=kind: fail(kind)).splitlines()[0].endswith("remedy")
 
 
 LAB = """

@@ -35,11 +35,21 @@ SHUFFLES = (cuda.shfl_sync, cuda.shfl_up_sync, cuda.shfl_down_sync, cuda.shfl_xo
 _COMPILING = Lock()
 """The current device is one for all threads."""
 
-_NO_MIN_MAX = (
+NO_MIN_MAX = (
     "numba without numba-cuda knows no min() and max() of two numbers; write a if a > b else b, or install numba-cuda"
 )
 
-__all__ = ["ERRORS", "SHUFFLES", "CUDADispatcher", "as_dtype", "compiled_types", "from_dtype", "ir", "types"]
+__all__ = [
+    "ERRORS",
+    "NO_MIN_MAX",
+    "SHUFFLES",
+    "CUDADispatcher",
+    "as_dtype",
+    "compiled_types",
+    "from_dtype",
+    "ir",
+    "types",
+]
 
 
 def compiled_types(function: FunctionType, signature: tuple[Any, ...], is_kernel: bool) -> Any:
@@ -54,7 +64,7 @@ def compiled_types(function: FunctionType, signature: tuple[Any, ...], is_kernel
         except TypeError as error:
             if "Signature mismatch" not in str(error):
                 raise
-            raise NumbaError(_NO_MIN_MAX) from error
+            raise NumbaError(NO_MIN_MAX) from error
 
 
 @contextmanager

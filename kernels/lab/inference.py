@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from kernels.lab.compiler import ERRORS, SHUFFLES, CUDADispatcher, compiled_types, from_dtype, ir, types
-from kernels.lab.source import LabError, function_name
+from kernels.lab.refusal import refusal
+from kernels.lab.source import function_name
 
 Line = tuple[str, int]
 """A file and a line in it."""
@@ -82,7 +83,7 @@ def _typed(function: FunctionType, signature: tuple[Any, ...], is_kernel: bool) 
     try:
         annotation = compiled_types(function, signature, is_kernel)
     except ERRORS as error:
-        raise LabError(f"{function.__name__}: the CUDA compiler refuses it: {_gist(error)}") from None
+        raise refusal(error, function) from None
     body = [each for _, block in sorted(annotation.blocks.items()) for each in block.body]
     assigned = tuple(each for each in body if isinstance(each, ir.Assign))
     to: dict[str, list[Any]] = {}
@@ -300,11 +301,3 @@ def _element(kind: Any) -> Any:
 
 def _is_float64(kind: Any) -> bool:
     return bool(kind == types.float64)
-
-
-def _gist(error: Exception) -> str:
-    """The lines of numba's message that say what is wrong and where."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    chosen = [line for line in lines if not line.startswith(("Failed in", "During:", "File"))]
-    where = [line for line in lines if line.startswith("File")]
-    return "; ".join([*chosen[:2], *where[-1:]])
