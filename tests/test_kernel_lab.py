@@ -820,7 +820,7 @@ def test_a_column_of_a_shared_tile_is_a_bank_conflict_of_32_turns():
     assert (out == square.T).all()
     turns = {each.line: each.turns for each in report.traffic if each.shared}
     assert turns == {line_with(transpose, "s[k, t] ="): 1, line_with(transpose, "= s[t, k]"): 32}
-    with pytest.raises(lab.Fault, match="bank conflict: 32, and the budget is 1"):
+    with pytest.raises(lab.Fault, match="memory takes up to 32 turns at its banks; 1 is allowed"):
         report.check(bank_conflict=1)
 
 
@@ -833,8 +833,9 @@ def copy(x, out):
 def test_budgets_count_the_accesses_of_one_thread():
     report = report_of(copy, 2, 32, X, np.zeros_like(X))
     report.check(global_reads_per_thread=1, global_writes_per_thread=1, sectors=16)
-    with pytest.raises(lab.Fault, match="global reads per thread: 1, and the budget is 0"):
+    with pytest.raises(lab.Fault, match="a thread reads global memory up to 1 time; none is allowed"):
         report.check(global_reads_per_thread=0)
+    assert report.over(sectors=3) == ["the launch moves 16 sectors of global memory; 3 are allowed"]
     with pytest.raises(lab.LabError, match="no number speed to set a budget for"):
         report.check(speed=1)
 

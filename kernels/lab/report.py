@@ -1,5 +1,6 @@
 """What the lab tells about one launch: as an object, as sentences and as a table."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +17,17 @@ from kernels.lab.traffic import SECTOR_BYTES
 
 KINDS = ("read", "write", "atomic")
 """Names of READ, WRITE and ATOMIC."""
+
+
+_BUDGETS = {
+    "sectors": "the launch moves {} sectors of global memory",
+    "excess_sectors": "the launch moves {} sectors of global memory more than hold what is asked for",
+    "bank_conflict": "an access to shared memory takes up to {} turns at its banks",
+    "global_reads_per_thread": "a thread reads global memory up to {} times",
+    "global_writes_per_thread": "a thread writes global memory up to {} times",
+    "float_operations": "the launch does {} operations on floats",
+}
+"""For each number that may have a budget how to say what a launch has used of it."""
 
 
 class Fault(AssertionError):
@@ -189,13 +201,13 @@ class Report:
         A budget is the most that one of the report's numbers may be: ``sectors``, ``excess_sectors``,
         ``bank_conflict``, ``global_reads_per_thread``, ``global_writes_per_thread``, ``float_operations``.
         """
-        over = [
-            f"{name.replace('_', ' ')}: {self._number(name)}, and the budget is {most}"
-            for name, most in budgets.items()
-            if self._number(name) > most
-        ]
+        over = self.over(**budgets)
         if self.faults or over:
             raise Fault("\n".join([f"{self.kernel}:", *self.faults, *over]))
+
+    def over(self, **budgets: float) -> list[str]:
+        """A sentence for each of these budgets that is exceeded."""
+        return [_over(name, self._number(name), most) for name, most in budgets.items() if self._number(name) > most]
 
     def _number(self, name: str) -> float:
         value = getattr(self, name, None)
@@ -218,6 +230,16 @@ class Report:
         yield _table(("line", "array", "what", "warps", "sectors", "ideal", "bank turns"), rows)
         yield from self.costs
         yield f"{self.float_operations} float operations, {self.arithmetic_intensity:.2f} per byte moved"
+
+
+def _over(name: str, used: float, most: float) -> str:
+    words = _BUDGETS.get(name, name.replace("_", " ") + ": {}").format(used)
+    return f"{_singular(words)}; {f'{most:g}' if most else 'none'} {'is' if most in (0, 1) else 'are'} allowed"
+
+
+def _singular(words: str) -> str:
+    """The sentence with its plural mended where it speaks of one."""
+    return re.sub(r"\b1 (sector|turn|time|operation)s\b", r"1 \1", words)
 
 
 def _moved(each: Traffic) -> tuple[str, str, str]:
