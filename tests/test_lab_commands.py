@@ -187,6 +187,42 @@ def test_a_misconception_is_said_once_with_the_tests_that_show_it():
     )
 
 
+def test_tests_that_say_the_same_say_it_once():
+    message = "faults: 1\n  race on s[0]"
+    assert report(failed("border[3]", message), failed("walk", "no end"), failed("area", message)) == (
+        "failed: border [3]\n    faults: 1\n      race on s[0]\n    also area\nfailed: walk\n    no end"
+    )
+
+
+LONG = "a sentence " * 12
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        replace(WRONG, reports=(failed("border", f"{LONG}\n  {LONG}"), failed("a_border_" * 10, "x" * 200))),
+        replace(WRONG, reports=(failed("border", "wrong", misconception=replace(KNOWN, why=LONG)),)),
+        replace(WRONG, goal=LONG),
+        replace(WRONG, refused=LONG),
+        UNWRITTEN,
+    ],
+)
+@pytest.mark.parametrize("void", [None, LONG])
+def test_all_that_is_said_of_a_task_fits_in_80_columns(labs, grades, monkeypatch, task, void):
+    monkeypatch.setenv("COLUMNS", "80")
+    grades(task, void=void)
+    assert max(map(len, minillm("run", 4)[1].splitlines())) <= 80
+
+
+def test_lines_that_fit_are_left_as_they_are():
+    table = "pass  yours   due\n>  1  A1  B1  A1"
+    assert report(failed("walk", table)) == "failed: walk\n    pass  yours   due\n    >  1  A1  B1  A1"
+    assert report(failed("walk", f"faults: 1\n  {LONG}")).splitlines()[2:] == [
+        "      a sentence a sentence a sentence a sentence a sentence a sentence a",
+        "        sentence a sentence a sentence a sentence a sentence a sentence",
+    ]
+
+
 def test_exceptions_from_one_place_stand_together_and_those_from_another_apart():
     def raised(name, text, place):
         return TestReport(TEST + name, Outcome.RAISED, f"KeyError: {text}\n  lab.py:{place}", failure="raised KeyError")

@@ -52,7 +52,7 @@ def lesson_report(grade: LessonGrade, lab: Path, others: Mapping[int, str] | Non
         yield from (*_notes(grade.tasks), Line(""))
     for task in grade.tasks:
         if task.written and (lines := list(task_lines(task, _others_are_wrong(grade, task)))):
-            yield from (Line(f"Task {task.task}: {task.goal}", "bold"), *lines, Line(""))
+            yield from (*_wrapped(f"Task {task.task}: {task.goal}", "", "bold"), *lines, Line(""))
 
 
 def _others_are_wrong(grade: LessonGrade, task: TaskGrade) -> bool:
@@ -73,7 +73,7 @@ def heading(
     yield Line(f"Lesson {grade.lesson}, {grade.title}", "bold")
     yield Line(f"graded: {lab}")
     if grade.void:
-        yield Line(f"void, nothing counts: {grade.void}", BAD)
+        yield from _wrapped(f"void, nothing counts: {grade.void}", "", BAD)
         return
     owners = {**(others or {}), **{task.task: task.whose for task in grade.tasks}}
     for whose, words in (("yours", "your tasks"), ("reference", rest)):
@@ -126,7 +126,7 @@ def task_lines(task: TaskGrade, others_are_wrong: bool = False) -> Iterator[Line
     Trouble with others that are wrong themselves says nothing yet.
     """
     if task.refused:
-        yield Line(f"It could not run: {task.refused}", BAD)
+        yield from _wrapped(f"It could not run: {task.refused}", "", BAD)
     elif not task.written:
         yield Line(f"Not written yet. Tests that wait for it: {len(task.reports)}", DIM)
     else:
@@ -147,9 +147,11 @@ def _apart(task: TaskGrade) -> Iterator[Line]:
 def _reports(reports: Sequence[TestReport]) -> Iterator[Line]:
     """Failed tests, those that failed alike together, the most telling first; and what was printed in others."""
     failed: dict[tuple[object, ...], list[TestReport]] = {}
+    told: dict[tuple[object, ...], tuple[object, ...]] = {}
     for report in sorted(reports, key=lambda report: report.outcome in _LAST):
         if not report.passed:
-            failed.setdefault(_manner(report), []).append(report)
+            manner = told.setdefault((report.misconception, report.outcome, report.message), _manner(report))
+            failed.setdefault(manner, []).append(report)
     for alike in failed.values():
         yield from _failure(*alike)
     for report in reports:
@@ -176,7 +178,8 @@ def _failure(first: TestReport, *others: TestReport) -> Iterator[Line]:
     if first.misconception:
         known = first.misconception
         yield from _wrapped(f"{known.why.strip()} Read section {known.section} again.", "    ", "bold")
-    yield from (Line(f"    {line}") for line in first.message.splitlines())
+    for line in first.message.splitlines():
+        yield from _wrapped(line, "    ")
     yield from _printed(next((report for report in (first, *others) if report.printed), first))
     for report in others[:MOST_OTHERS]:
         yield from _wrapped(_also(report, first), "    ", BAD)
@@ -191,10 +194,17 @@ def _also(report: TestReport, first: TestReport) -> str:
     return f"also {outcome}{report.name}" + (f": {line}" if line else "")
 
 
-def _wrapped(text: str, indent: str, style: str) -> Iterator[Line]:
-    """A sentence in lines, of which all but the first are indented deeper."""
-    lines = textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
-    yield from (Line(line, style) for line in lines)
+def _wrapped(text: str, indent: str, style: str = "") -> Iterator[Line]:
+    """Each line of a text in lines of WIDTH columns, of which all but the first are indented deeper."""
+    for line in text.splitlines():
+        if len(indent + line) <= WIDTH:
+            yield Line(indent + line, style)
+            continue
+        own = indent + " " * (len(line) - len(line.lstrip()))
+        wrapped = textwrap.wrap(
+            line.strip(), WIDTH, initial_indent=own, subsequent_indent=f"{own}  ", break_on_hyphens=False
+        )
+        yield from (Line(each, style) for each in wrapped)
 
 
 def _printed(report: TestReport, most: int | None = None) -> Iterator[Line]:
