@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -30,6 +31,7 @@ from minillm.course.results import StudentGrades, as_csv, as_json, gradescope
 from minillm.report.grades import plain, task_lines
 
 ROOT = Path(__file__).parent.parent
+DEFINED = re.compile(r"^def (test_\w+)", re.MULTILINE)
 TEST = "tests/test_lesson_04_shapes.py::test_"
 
 
@@ -185,6 +187,16 @@ def test_a_misconception_is_said_once_with_the_tests_that_show_it():
         "    also walk [4]: at 4: 3, but 4 was due\n"
         "    and 2 more tests"
     )
+
+
+def test_a_test_is_named_in_words_with_its_apostrophes():
+    assert (
+        passed("a_row_s_sum_is_that_of_its_tile_s_rows[3-a_b]").name == "a row's sum is that of its tile's rows [3-a_b]"
+    )
+    names = [name for file in sorted(ROOT.glob("tests/test_lesson_*.py")) for name in DEFINED.findall(file.read_text())]
+    lost = [name for name in names if re.search(r"_(each|every|another)_(?!has_|is_|was_)[a-z]*[^s_]s_", name)]
+    assert names
+    assert not lost, "write each_row_s_sum where you mean each row's sum"
 
 
 def test_tests_that_say_the_same_say_it_once():

@@ -175,7 +175,7 @@ def test_queries_and_keys_are_turned_and_values_are_not(check):
 
 
 @pytest.mark.task(1, 4)
-def test_the_heads_answers_are_laid_side_by_side_and_projected(check):
+def test_the_answers_of_the_heads_are_laid_side_by_side_and_projected(check):
     attend, _ = listening(tensor([[1, 2], [3, 4]], [[5, 6], [7, 8]]))
     out = small_attention()(tensor([0, 0], [0, 0]), *NO_TURN, 0, attend)
     check("projected", out, [[1 + 30, 2 + 40], [5 + 70, 6 + 80]], axes=("token", "channel"))

@@ -190,7 +190,7 @@ def test_query_heads_share_key_heads_with_their_neighbours(check):
 
 
 @pytest.mark.task(3, 4)
-def test_the_log_of_each_rows_sum_of_exponentials_is_kept(check):
+def test_the_log_of_each_row_s_sum_of_exponentials_is_kept(check):
     _, log_sums, _, (_, due) = attention(check, 2, 20)
     check("log sums", log_sums, due, axes=("row", "head"), tolerance=10 * CLOSE)
 

@@ -36,7 +36,7 @@ def test_a_new_table_takes_the_blocks_that_its_tokens_need_off_the_pool(check):
 
 
 @pytest.mark.task(4, 1)
-def test_a_new_tables_blocks_can_be_freed(check):
+def test_a_new_table_s_blocks_can_be_freed(check):
     blocks = BlockManager(num_blocks=8, block_size=4)
     table = blocks.allocate(10)
     check("free blocks after 10 tokens came", blocks.num_free, 5)
@@ -318,7 +318,7 @@ def test_a_token_lies_in_the_block_that_its_table_names_at_the_offset_that_is_le
 
 
 @pytest.mark.task(4, 4)
-def test_each_token_is_looked_up_in_its_own_sequences_table(check):
+def test_each_token_is_looked_up_in_its_own_sequence_s_table(check):
     rows, positions = np.array([0, 0, 1]), np.array([3, 4, 0])
     tables = np.array([[5, 2], [3, -1]])
     check("slots of three tokens", slots_of(rows, positions, tables, 4), [23, 8, 12], axes=("token",))
@@ -446,7 +446,7 @@ def test_a_prompt_a_chunk_and_a_decode_share_one_pass(check):
 @pytest.mark.task(4, 3)
 @pytest.mark.task(4, 4)
 @pytest.mark.task(4, 5)
-def test_samples_that_share_their_prompts_blocks_get_the_tokens_of_the_oracle(check):
+def test_samples_that_share_their_prompt_s_blocks_get_the_tokens_of_the_oracle(check):
     model = tiny(0)
     asked = [request("A", 6, 8, params={"n": 3, "temperature": 1.0, "seed": 1}), request("B", 9, 5)]
     scheduler = VLLM(PagedMemory(num_blocks=20, block_size=4))

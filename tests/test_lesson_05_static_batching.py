@@ -160,7 +160,7 @@ def test_a_place_in_the_batch_stays_empty_though_someone_waits(check):
 
 
 @pytest.mark.task(5, 4)
-def test_the_second_pass_is_that_of_the_first_ones_rows_though_someone_waits(check):
+def test_the_second_pass_is_that_of_the_first_one_s_rows_though_someone_waits(check):
     scheduler = Static(2, columns=9)
     scheduler.add(request("A", 2, 3), 0.0)
     land(scheduler, launch(scheduler))

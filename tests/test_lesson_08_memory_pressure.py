@@ -26,7 +26,7 @@ W0 = [request("A", 7, 6), request("B", 7, 6), request("C", 3, 4)]
 @pytest.mark.task(8, 2)
 @pytest.mark.task(8, 3)
 @pytest.mark.task(8, 4)
-def test_without_a_watermark_two_sequences_take_each_others_blocks_by_turns(check):
+def test_without_a_watermark_two_sequences_take_each_other_s_blocks_by_turns(check):
     passes = ["A7 B7 C3", "A1 B1 C1", "A1 B1 !C", "A1 !B", "B10", "A1 !B", "B11", "A1 !B", "B12 C5", "C1"]
     check("passes", trace(recorded(vllm(6, watermark=0), W0)), passes)
 
@@ -449,7 +449,7 @@ def test_swapped_and_recomputed_samples_equal_their_own_oracles(check):
 
 
 @pytest.mark.task(8, 6)
-def test_three_samples_share_the_prompts_full_blocks_and_copy_only_its_last(check):
+def test_three_samples_share_the_prompt_s_full_blocks_and_copy_only_its_last(check):
     scheduler = vllm(10)
     engine = simulated(scheduler, [request("A", 6, 4, params={"n": 3})])
     engine.step()

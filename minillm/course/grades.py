@@ -67,10 +67,11 @@ class TestReport:
 
     @property
     def name(self) -> str:
-        """The test's name in words: ``blocks [4]`` for the id above."""
+        """The test's name in words: ``blocks [4]`` for the id above, and ``a row's sum`` for ``test_a_row_s_sum``."""
         words = self.test.partition("::")[2].removeprefix("test_")
         function, bracket, parameters = words.partition("[")
-        return f"{function.replace('_', ' ')}{' [' + parameters if bracket else ''}"
+        words = function.replace("_s_", "'s ").replace("_", " ")
+        return f"{words}{' [' + parameters if bracket else ''}"
 
 
 @dataclass(frozen=True, slots=True)
