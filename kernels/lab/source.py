@@ -3,6 +3,7 @@
 import ast
 import dis
 import inspect
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType
 
@@ -39,6 +40,7 @@ def place(line: int, function: str) -> str:
     return f"line {line} of {function}" if function else f"line {line}"
 
 
+@lru_cache(maxsize=256)  # each thread asks it anew for its local array
 def assigned_name(code: CodeType, offset: int, default: str) -> str:
     """The variable that keeps the result of the call at an instruction's offset."""
     after = (each for each in dis.get_instructions(code) if each.offset > offset)
