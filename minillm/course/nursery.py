@@ -34,27 +34,19 @@ _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 class Nursery:
     """Starts graded processes in the folder ``root``, once ``modules`` are imported; use it in a ``with``.
 
-    When that is left, no process that it has started lives on; nor does any if this process is killed.
+    It takes up work, and imports, when the first is asked for. When the ``with`` is left, no process that it has
+    started lives on; nor does any if this process is killed.
     """
 
     def __init__(self, root: Path, modules: Sequence[str] = ()) -> None:
         """Raises OSError on a system whose processes cannot hand each other open files."""
         if not hasattr(socket, "send_fds"):
             raise OSError("labs are graded on Linux and macOS only; on Windows use its Linux subsystem, WSL")
-        self._ours, theirs = socket.socketpair()
+        self._root, self._modules = root, modules
+        self._ours, self._theirs = socket.socketpair()
         self._lock = Lock()
         self._born: list[int] = []
-        keep_newest(numba_caches(), "?" * DIGEST_LENGTH, _KEPT)
-        command = [sys.executable, "-u", "-m", "minillm.course.nursery", str(theirs.fileno()), *modules]
-        self._process = subprocess.Popen(
-            command,
-            cwd=root,
-            env=os.environ | _ENVIRONMENT,
-            stdin=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(),),
-            start_new_session=True,  # a closed terminal or an interrupt is for us alone: it must outlive us to clean up
-        )
-        theirs.close()
+        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, job: Path, channel: int, output: int) -> int:
         """Start a process on the job in this file, and return its number, which is its group's as well.
@@ -63,12 +55,28 @@ class Nursery:
         nursery has died.
         """
         with self._lock:
+            self._process = self._process or self._open()
             socket.send_fds(self._ours, [os.fsencode(job)], [channel, output])
             number = int(self._ours.recv(32) or 0)
             if not number:
                 raise ChildProcessError("the process that starts graded processes has died; see what it printed")
             self._born.append(number)
             return number
+
+    def _open(self) -> "subprocess.Popen[bytes]":
+        keep_newest(numba_caches(), "?" * DIGEST_LENGTH, _KEPT)
+        channel = self._theirs.fileno()
+        command = [sys.executable, "-u", "-m", "minillm.course.nursery", str(channel), *self._modules]
+        process = subprocess.Popen(
+            command,
+            cwd=self._root,
+            env=os.environ | _ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            pass_fds=(channel,),
+            start_new_session=True,  # a closed terminal or an interrupt is for us alone: it must outlive us to clean up
+        )
+        self._theirs.close()
+        return process
 
     def __enter__(self) -> "Nursery":
         return self
@@ -77,7 +85,9 @@ class Nursery:
         for number in self._born:
             kill(number)
         self._ours.close()
-        self._process.wait()
+        self._theirs.close()
+        if self._process:
+            self._process.wait()
 
 
 def kill(number: int) -> None:
