@@ -18,19 +18,23 @@ BLOCKS = already_imported.__name__
 TASK = {BLOCKS: ["BlockManager.append"]}
 
 
-def start(program, folder, tasks):
-    """A fresh process that overlays ``folder/lab.py`` on these tasks, if there are any, and then runs the program."""
-    install = f"""
+def installing(folder, tasks):
+    """The program that overlays ``folder/lab.py`` on these tasks."""
+    return f"""
 from pathlib import Path
 from minillm.course.overlay import Overlay
 Overlay(Path({str(folder)!r}, "lab.py"), {tasks!r}).install()
 """
+
+
+def start(program, folder, tasks):
+    """A fresh process that overlays ``folder/lab.py`` on these tasks, if there are any, and then runs the program."""
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)]),
         "NUMBA_CACHE_DIR": str(folder / "numba"),
         "COLUMNS": "200",
     }
-    command = [sys.executable, "-c", (install if tasks else "") + program]
+    command = [sys.executable, "-c", (installing(folder, tasks) if tasks else "") + program]
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
 
 
@@ -468,10 +472,10 @@ def test_an_overlay_on_a_module_that_is_imported_already_is_refused(tmp_path):
     assert sys.meta_path == finders
 
 
-def test_an_overlay_after_numba_has_chosen_its_cache_folder_is_refused(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(sys.modules, "numba", object())
-    for name, text in {"late.py": TOY, "lab.py": LAB}.items():
+def test_an_overlay_after_numba_is_imported_has_a_cache_of_its_own_as_well(tmp_path):
+    for name, text in (KERNELS | {"lab.py": "def step(x):\n    return x + 10\n"}).items():
         (tmp_path / name).write_text(text)
-    with pytest.raises(OverlayError, match="numba is imported already; install an overlay first thing"):
-        Overlay(tmp_path / "lab.py", {"late": ["rate"]}).install()
+    assert result(start(RUN_KERNEL, tmp_path, None)) == [3, 0]
+    for hits in (0, 1):
+        overlaid = installing(tmp_path, {"callee": ["step"]}) + RUN_KERNEL
+        assert result(start(f"import numba\n{overlaid}", tmp_path, None)) == [21, hits]

@@ -105,7 +105,8 @@ def main(arguments: Sequence[str]) -> None:
     from minillm.course import graded  # brings pytest
 
     for module in arguments[1:]:
-        import_module(module)
+        with contextlib.suppress(Exception):  # a job that needs it says more
+            import_module(module)
     _keep_bytecode()
     gc.freeze()  # what is there stays shared with the processes forked
     born = []

@@ -51,11 +51,13 @@ class Overlay:
         Where a replaced function may be compiled into a caller, numba's cache is this overlay's own: the usual one may
         hold callers with the reference in them. It lies in ``numba_caches()``. Raises OverlayError if it is too late.
         """
-        late = sorted({*self._code, *(["numba"] if self._compiled else [])} & set(sys.modules))
+        late = sorted(self._code.keys() & set(sys.modules))
         if late:
             raise OverlayError(f"{late[0]} is imported already; install an overlay first thing in a fresh process")
         if self._compiled:
             os.environ["NUMBA_CACHE_DIR"] = str(numba_caches() / self.digest)
+            if "numba" in sys.modules:  # it has read the variable already
+                sys.modules["numba"].config.reload_config()
         sys.meta_path.insert(0, _Finder({name: _Loader(name, *entry) for name, entry in self._code.items()}))
 
 

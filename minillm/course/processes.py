@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,16 @@ from minillm.course.grades import CheckDigest, Outcome, TestReport
 from minillm.course.job import SHOWN, Job, Limits
 from minillm.course.lesson import Lesson
 from minillm.course.nursery import Nursery, kill
-from minillm.course.overlay import may_be_compiled
-from minillm.course.splice import OURS
 
 AT_A_TIME = 2
 """Graded processes that run beside each other."""
 
-_LIBRARIES = ("torch", "gguf", "jinja2", "safetensors", "tokenizers")
-"""What tests of our own packages need."""
-
-_COMPILER = "numba"
-"""Needed too, but an overlay of functions that it compiles must come before it."""
+_LIBRARIES = {
+    "minillm.": ("torch", "gguf", "jinja2", "safetensors", "tokenizers", "numba"),
+    "kernels.": ("numba",),
+    "kernels.cuda.": ("numba.cuda", "kernels.lab"),
+}
+"""What tests of a lesson need, by the beginnings of the names of its modules; nothing of this holds a task."""
 
 Event = Mapping[str, Any]
 
@@ -67,10 +67,9 @@ def crew(lesson: Lesson, root: Path) -> Iterator[tuple[Nursery, ThreadPoolExecut
 
     Whoever leaves early, as by an interrupt, waits for nobody.
     """
-    modules = {function.module for task in lesson.tasks for function in task.functions}
-    libraries = _LIBRARIES if any(module.partition(".")[0] in OURS for module in modules) else ()
-    compiler = (_COMPILER,) if libraries and not may_be_compiled(modules) else ()
-    with Nursery(root, [*libraries, *compiler]) as nursery:
+    modules = tuple(function.module for task in lesson.tasks for function in task.functions)
+    needed = [names for start, names in _LIBRARIES.items() if any(module.startswith(start) for module in modules)]
+    with Nursery(root, list(chain(*needed))) as nursery:
         pool = ThreadPoolExecutor(AT_A_TIME)
         try:
             yield nursery, pool
