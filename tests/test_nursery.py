@@ -9,7 +9,9 @@ import time
 import pytest
 from toy_lesson import at_work
 
-from minillm.course.nursery import kill
+from minillm.course.job import Job
+from minillm.course.nursery import Nursery, kill
+from minillm.course.processes import Process
 
 ENDLESS = "def total(numbers):\n    while True:\n        pass\n"
 
@@ -65,3 +67,21 @@ def test_an_endless_loop_ends_with_its_nursery(grader):
     _, nursery, graded = grader
     os.kill(nursery, signal.SIGKILL)
     assert is_gone(graded)
+
+
+def test_a_nursery_that_is_given_no_job_imports_nothing(tmp_path):
+    with Nursery(tmp_path, ["torch"]) as nursery:
+        assert nursery._process is None
+
+
+def test_a_module_that_cannot_be_imported_ends_no_nursery(tmp_path):
+    with at_work(tmp_path) as toy, Nursery(tmp_path, ["no_such_module"]) as nursery:
+        job = Job(["tests/test_lesson_91_toy.py"], lab=str(toy.lab(ENDLESS)), tasks={"toy": ["total"]})
+        with Process(job, nursery) as process:
+            assert next(process.events(60, 60))["event"] == "collected"
+
+
+def test_of_a_jobs_files_those_that_hold_its_tests_are_imported():
+    files = ["tests/test_a.py", "tests/test_ab.py"]
+    assert Job(files, ["tests/test_ab.py::test_it[1]"]).files_of_tests == files[1:]
+    assert Job(files).files_of_tests == files

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     if job.lab is not None:
         Overlay(Path(job.lab), job.tasks, job.others).install()
     if arguments[1] == "debug":
-        return run(job.files, Selection(job), ("--pdb", "--tb=short"))
+        return run(job.files_of_tests, Selection(job), ("--pdb", "--tb=short"))
     if job.lab is not None:
         _limit()
     with os.fdopen(int(arguments[1]), "w", encoding="utf-8") as channel:
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _reported(job: Job, reporter: "Reporter") -> int:
-    code = run([*job.files, str(_CANARY)], reporter, _QUIET)
+    code = run([*job.files_of_tests, str(_CANARY)], reporter, _QUIET)
     if job.record is not None:
         Path(job.record).write_text(json.dumps(reporter.recording.due), encoding="utf-8")
     reporter.send(event="end")

@@ -35,6 +35,12 @@ class Job:
     due: str | None = None
     record: str | None = None
 
+    @property
+    def files_of_tests(self) -> list[str]:
+        """Those of the files in which the job's tests stand: no other needs to be imported."""
+        named = {test.partition("::")[0] for test in self.tests}
+        return [file for file in self.files if file in named or not self.tests]
+
     def write(self, file: Path) -> None:
         """As JSON."""
         file.write_text(json.dumps(asdict(self)), encoding="utf-8")
