@@ -73,20 +73,22 @@ class _Grading:
     fallback: bool
 
     def grades(self, chosen: Sequence[Task], pool: ThreadPoolExecutor) -> list[TaskGrade]:
-        """First each task alone; then, in one process, all that are mixed with others."""
+        """Each task alone and, at the same time, in one process, all that are mixed with others.
+
+        That process starts again where a task in it ends processes.
+        """
         text = read_lab(self.lab)
         written = {task.number: written_functions(text, task) for task in self.lesson.tasks}
         refused = {task.number: self._refusal(task.functions) for task in self.lesson.tasks if written[task.number]}
         fit = [task for task in self.lesson.tasks if not refused.get(task.number)]
         alone = [task for task in chosen if task in fit and written[task.number]]
+        together = pool.submit(self._run_mixed, fit, alone, written)
         runs = {task.number: pool.submit(self._run, task.functions, [task]) for task in alone}
         reports = {number: future.result() for number, future in runs.items()}
-
         going = [task for task in fit if not _kills(reports.get(task.number, ()))]
-        used = [each for task in going for each in (written[task.number] if self.fallback else task.functions)]
-        mixed = [task for task in alone if task in going and set(used) != set(task.functions)]
-        together = {report.test: report for report in self._run(used, mixed)}
-        integration = {task.number: [together[test] for test in self.due.tests[task.number]] for task in mixed}
+        if going != fit:
+            together = pool.submit(self._run_mixed, going, alone, written)
+        integration = together.result()
         return [
             TaskGrade(
                 task.number,
@@ -99,6 +101,15 @@ class _Grading:
             )
             for task in chosen
         ]
+
+    def _run_mixed(
+        self, going: Sequence[Task], alone: Sequence[Task], written: Mapping[int, Sequence[Function]]
+    ) -> dict[int, list[TestReport]]:
+        """By task reports of those that ran alone and are going, with all that is written of those going."""
+        used = [each for task in going for each in (written[task.number] if self.fallback else task.functions)]
+        mixed = [task for task in alone if task in going and set(used) != set(task.functions)]
+        reports = {report.test: report for report in self._run(used, mixed)}
+        return {task.number: [reports[test] for test in self.due.tests[task.number]] for task in mixed}
 
     def _refusal(self, functions: Sequence[Function]) -> str | None:
         """Why these functions cannot stand in for the reference's, if so."""
