@@ -1,6 +1,6 @@
 """What the lab takes from numba's insides, from the package ``numba-cuda`` where that stands for ``numba.cuda``."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 from types import FunctionType, SimpleNamespace
@@ -45,22 +45,31 @@ __all__ = [
     "SHUFFLES",
     "CUDADispatcher",
     "as_dtype",
-    "compiled_types",
+    "device_types",
     "from_dtype",
     "ir",
+    "kernel_types",
     "types",
 ]
 
 
-def compiled_types(function: FunctionType, signature: tuple[Any, ...], is_kernel: bool) -> Any:
-    """numba's annotation of a function with the types of all its variables, for arguments of these types.
+def kernel_types(function: FunctionType, signature: tuple[Any, ...]) -> Any:
+    """numba's annotation of a kernel with the types of all its variables, for arguments of these types.
 
     Raises one of ERRORS.
     """
-    returned = types.void if is_kernel else None
+    return _annotation(lambda: compile_cuda(function, types.void, signature, cc=COMPUTE_CAPABILITY))
+
+
+def device_types(function: CUDADispatcher, signature: tuple[Any, ...]) -> Any:
+    """That of a device function, which numba keeps when it has compiled a caller."""
+    return _annotation(lambda: function.compile_device(signature))
+
+
+def _annotation(compiled: Callable[[], Any]) -> Any:
     with _device():
         try:
-            return compile_cuda(function, returned, signature, cc=COMPUTE_CAPABILITY).type_annotation
+            return compiled().type_annotation
         except TypeError as error:
             if "Signature mismatch" not in str(error):
                 raise

@@ -1,6 +1,6 @@
 """The types that the CUDA compiler gives a kernel's values, found without a GPU: numba's own inference is asked."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import FunctionType
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.lab.compiler import ERRORS, SHUFFLES, CUDADispatcher, compiled_types, from_dtype, ir, types
+from kernels.lab.compiler import ERRORS, SHUFFLES, CUDADispatcher, device_types, from_dtype, ir, kernel_types, types
 from kernels.lab.refusal import refusal
 from kernels.lab.source import function_name
 
@@ -69,19 +69,20 @@ def _infer(function: FunctionType, signature: tuple[Any, ...]) -> Typing:
 
 def _all_functions(function: FunctionType, signature: tuple[Any, ...]) -> list["_Typed"]:
     """The kernel first, then each device function that is called, once for each signature."""
+    kernel = _typed(kernel_types, function, function, signature)
     found: dict[tuple[Any, ...], _Typed] = {}
-    waiting: list[tuple[FunctionType, tuple[Any, ...]]] = [(function, signature)]
+    waiting = list(kernel.calls())
     while waiting:
-        key = waiting.pop(0)
+        key = called, types_given = waiting.pop(0)
         if key not in found:
-            found[key] = _typed(*key, is_kernel=not found)
+            found[key] = _typed(device_types, called.py_func, called, types_given)
             waiting += found[key].calls()
-    return list(found.values())
+    return [kernel, *found.values()]
 
 
-def _typed(function: FunctionType, signature: tuple[Any, ...], is_kernel: bool) -> "_Typed":
+def _typed(typed: Callable[..., Any], function: FunctionType, compiled: Any, signature: tuple[Any, ...]) -> "_Typed":
     try:
-        annotation = compiled_types(function, signature, is_kernel)
+        annotation = typed(compiled, signature)
     except ERRORS as error:
         raise refusal(error, function) from None
     body = [each for _, block in sorted(annotation.blocks.items()) for each in block.body]
@@ -191,7 +192,7 @@ class _Typed:
     def _converts(self, value: Any) -> bool:
         return value.op == "call" and isinstance(self.typemap[value.func.name], types.NumberClass)
 
-    def calls(self) -> Iterator[tuple[FunctionType, tuple[Any, ...]]]:
+    def calls(self) -> Iterator[tuple[Any, tuple[Any, ...]]]:
         """Device functions that are called, and the types of the arguments."""
         for statement in self.assigned:
             value = statement.value
@@ -210,10 +211,11 @@ class _Typed:
                     file = self.function.__code__.co_filename
                     yield (file, statement.loc.line, name), self.calltypes[value].args[0].bitwidth
 
-    def _device_function(self, call: Any) -> FunctionType | None:
+    def _device_function(self, call: Any) -> Any:
+        """The dispatcher of the device function that is called, if it is one."""
         dispatcher = getattr(self.typemap[call.func.name], "dispatcher", None)
-        function: Any = dispatcher.py_func if isinstance(dispatcher, CUDADispatcher) else None
-        return function if isinstance(function, FunctionType) else None
+        is_ours = isinstance(dispatcher, CUDADispatcher) and isinstance(dispatcher.py_func, FunctionType)
+        return dispatcher if is_ours else None
 
     def _written(self, value: Any) -> str:
         """``float32 * float64``: the expression by its operator and the types of its operands."""
