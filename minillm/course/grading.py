@@ -46,7 +46,7 @@ def grade(
     limits = limits or Limits()
     try:
         screen(lab)
-        with crew(lesson, tests.parent) as (nursery, pool):
+        with crew(chosen, tests.parent) as (nursery, pool):
             due = expectations(lesson, tests, nursery, limits)
             trial = pool.submit(prove_grader, lesson, due, nursery, limits)
             grades = _Grading(lesson, lab, due, nursery, limits, fallback).grades(chosen, pool)

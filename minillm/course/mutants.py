@@ -20,7 +20,7 @@ from minillm.course.splice import OverlayError
 def judge_mutants(lesson: Lesson, tests: Path = TESTS, limits: Limits | None = None) -> Iterator[MutantReport]:
     """How each of the lesson's mutants fared, in their order. Raises Void where the reference itself fails a test."""
     limits = limits or Limits()
-    with crew(lesson, tests.parent) as (nursery, pool):
+    with crew(lesson.tasks, tests.parent) as (nursery, pool):
         due = expectations(lesson, tests, nursery, limits)
         yield from pool.map(partial(judge_mutant, lesson, due, nursery, limits), lesson.mutants)
 

@@ -5,7 +5,7 @@ import os
 import select
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from typing import Any
 
 from minillm.course.grades import CheckDigest, Outcome, TestReport
 from minillm.course.job import SHOWN, Job, Limits
-from minillm.course.lesson import Lesson
+from minillm.course.lesson import Task
 from minillm.course.nursery import Nursery, kill
 
 AT_A_TIME = 2
@@ -26,7 +26,7 @@ _LIBRARIES = {
     "kernels.": ("numba",),
     "kernels.cuda.": ("numba.cuda", "kernels.lab"),
 }
-"""What tests of a lesson need, by the beginnings of the names of its modules; nothing of this holds a task."""
+"""What tests of a task need, by the beginnings of the names of its modules; nothing of this holds a task."""
 
 Event = Mapping[str, Any]
 
@@ -62,12 +62,12 @@ def one_by_one(job: Job, nursery: Nursery, limits: Limits) -> Generator[TestRepo
 
 
 @contextmanager
-def crew(lesson: Lesson, root: Path) -> Iterator[tuple[Nursery, ThreadPoolExecutor]]:
-    """A nursery in ``root`` for jobs on this lesson, and threads to watch its processes, two at a time.
+def crew(tasks: Iterable[Task], root: Path) -> Iterator[tuple[Nursery, ThreadPoolExecutor]]:
+    """A nursery in ``root`` for jobs on these tasks above all, and threads to watch its processes, two at a time.
 
     Whoever leaves early, as by an interrupt, waits for nobody.
     """
-    modules = tuple(function.module for task in lesson.tasks for function in task.functions)
+    modules = tuple(function.module for task in tasks for function in task.functions)
     needed = [names for start, names in _LIBRARIES.items() if any(module.startswith(start) for module in modules)]
     with Nursery(root, list(chain(*needed))) as nursery:
         pool = ThreadPoolExecutor(AT_A_TIME)

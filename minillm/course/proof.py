@@ -26,7 +26,7 @@ def prove(lesson: Lesson, tests: Path = TESTS, limits: Limits | None = None) -> 
     Raises Void where the reference fails a test, by itself or handed in as a lab.
     """
     limits = limits or Limits()
-    with crew(lesson, tests.parent) as (nursery, pool):
+    with crew(lesson.tasks, tests.parent) as (nursery, pool):
         due = expectations(lesson, tests, nursery, limits)
         handed_in = pool.submit(_hand_in_reference, lesson, due, nursery, limits)
         blanks = pool.map(partial(_judge_blank, lesson, due, nursery, limits), lesson.tasks)
