@@ -151,9 +151,9 @@ def test_long_traces_are_cut_in_both_directions_and_show_where_lines_part():
 
 def test_lines_where_none_was_due_are_shown_whole():
     long = "race on tile[3]: " + "x" * 200
-    assert failure("faults", [long], []) == f"faults: none was due, and there is one\n  {long}"
+    assert failure("faults", [long], []) == f"faults: there should be none, but there is one\n  {long}"
     assert failure("faults", ["a b"] * 7, []).splitlines() == [
-        "faults: none was due, and there are 7",
+        "faults: there should be none, but there are 7",
         *["  a b"] * 5,
         "  and 2 more",
     ]
@@ -225,3 +225,13 @@ def test_the_fixture_compares(check):
     check("sums", {"A": 3}, lambda: {"A": 3})
     with pytest.raises(CheckFailed):
         check("sums", 1, 2)
+
+
+def test_mistakes_are_recognised_by_what_is_alike_in_them():
+    digests = []
+    for line in (7, 9):
+        check = Checks("a test")
+        with pytest.raises(CheckFailed, match=f"line {line}"):
+            check("faults", [f"race in line {line}"], [], alike=["race"])
+        digests.append(check.log[0].digest)
+    assert digests == [digest(["race"])] * 2

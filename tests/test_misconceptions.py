@@ -55,6 +55,31 @@ def test_an_exception_alone_names_none_unless_all_failures_are_equal():
     assert explained([only, passed("a")], MUTANTS, recorded)[0].misconception.mutant == "two"
 
 
+RACES = {
+    "one": {"a": "check 1", "b": "check 2"},
+    "two": {"a": "check 1", "b": "check 3", "d": "fault race"},
+}
+
+
+@pytest.mark.parametrize(
+    ("reports", "misconceptions"),
+    [
+        ([failed("a", "check 1"), failed("b", "check 2"), failed("d", "fault race")], ["two", None, "two"]),
+        ([failed("a", "check 1"), failed("b", "check 2"), failed("d", "fault divergence")], [None, None, None]),
+        ([failed("a", "check 8"), failed("b", "check 3"), passed("d")], [None, None, None]),
+    ],
+    ids=["equal faults before equal values", "another fault", "a fault that is not there"],
+)
+def test_faults_decide_before_values_do(reports, misconceptions):
+    assert [each.misconception and each.misconception.mutant for each in explained(reports, MUTANTS, RACES)] == (
+        misconceptions
+    )
+
+
+def test_values_tell_nothing_where_fewer_than_half_of_the_failures_are_equal():
+    assert named(failed("a", "check 1"), failed("b", "check 8"), failed("c", "check 9")) == [None, None, None]
+
+
 def test_the_misconception_says_why_and_where_to_read():
     [report] = explained([failed("a", "check 1")], MUTANTS, RECORDED)
     assert (report.misconception.why, report.misconception.section) == ("why one", "9.1")

@@ -120,6 +120,12 @@ def test_a_check_that_met_none_is_told_where_that_comes_from(tmp_path):
     assert lines == ["blocks: None, but 1 was due", "  None is what a function returns that ends without a `return`."]
 
 
+@pytest.mark.parametrize(("what", "kind"), [("faults", "fault"), ("errors", "fault"), ("sums", "check")])
+def test_faults_are_told_apart_from_wrong_values(what, kind):
+    digest = describe(CheckFailed("wrong"), [CheckDigest(what, "a digest")], None).digest
+    assert digest.partition(" ")[0] == kind
+
+
 REFERENCE = """
 def f(call):
     secret = call()

@@ -30,6 +30,12 @@ NEARLY_DUE = "as due in six digits"
 CHECK = "check"
 """How digests of checked values begin: equal ones mean equal wrong values, others may have many causes."""
 
+FAULT = "fault"
+"""How digests of a kernel's faults begin: equal ones mean faults of the same kinds, which wrong values follow from."""
+
+FAULTS = ("errors", "faults")
+"""Checks that compare a kernel's faults: errors that end its launch, and what the lab found."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -60,7 +66,9 @@ def describe(error: BaseException, checks: Sequence[CheckDigest], lab: str | Non
 def _of_check(kind: str, check: CheckDigest) -> str:
     telling = kind == "CheckFailed" and check.digest != NEARLY_DUE
     digest = hashlib.sha256(f"{check.what}: {check.digest}".encode()).hexdigest()[:12]
-    return f"{CHECK if telling else kind} {digest}"
+    if telling:
+        kind = FAULT if check.what in FAULTS else CHECK
+    return f"{kind} {digest}"
 
 
 _OUTCOMES = {

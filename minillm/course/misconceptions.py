@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from minillm.course.failures import CHECK
+from minillm.course.failures import CHECK, FAULT
 from minillm.course.grades import Misconception, MutantReport, Outcome, TestReport
 from minillm.course.lesson import Lesson, Mutant
 
@@ -61,13 +61,14 @@ def explained(
 ) -> tuple[TestReport, ...]:
     """The reports of a task, with the misconception of its mutant that equals them in most failures, if any does.
 
-    A wrong value that a check met tells much; an exception or a time limit may have many causes, and so it only counts
-    where the mutant fails all tests in the same way.
+    A wrong value that a check met tells much, if at least half of the failures are equal; an exception or a time limit
+    may have many causes, and so it only counts where the mutant fails all tests in the same way. Faults of a kernel
+    come first, because wrong values follow from them in many ways: where either has any, some must be equal.
     """
     ours = failures(reports)
-    mutant = max(mutants, key=lambda each: _equal(ours, recorded.get(each.name, {})), default=None)
+    mutant = max(mutants, key=lambda each: _likeness(ours, recorded.get(each.name, {})), default=None)
     theirs = recorded.get(mutant.name, {}) if mutant else {}
-    if mutant is None or not _equal(ours, theirs):
+    if mutant is None or not any(_likeness(ours, theirs)):
         return tuple(reports)
     misconception = Misconception(mutant.name, mutant.why, mutant.section)
     return tuple(
@@ -79,8 +80,16 @@ def _is_equal(report: TestReport, theirs: Failures) -> bool:
     return not report.passed and theirs.get(_name(report.test)) == report.failure
 
 
-def _equal(ours: Failures, theirs: Failures) -> int:
-    """How many failures are equal, 0 unless they say something."""
-    equal = [test for test, failure in ours.items() if theirs.get(test) == failure]
-    telling = any(ours[test].startswith(CHECK) for test in equal)
-    return len(equal) if telling or ours == theirs else 0
+def _likeness(ours: Failures, theirs: Failures) -> tuple[int, int]:
+    """How many faults and how many failures are equal; zeros unless they say something."""
+    equal = ours.items() & theirs.items()
+    faults = sum(_is_fault(failure) for _, failure in equal)
+    if faults or ours == theirs:
+        return faults, len(equal)
+    faulty = any(map(_is_fault, [*ours.values(), *theirs.values()]))
+    telling = any(failure.startswith(CHECK) for _, failure in equal)
+    return 0, len(equal) if telling and not faulty and 2 * len(equal) >= len(ours) else 0
+
+
+def _is_fault(failure: str) -> bool:
+    return failure.startswith(FAULT)
