@@ -12,8 +12,10 @@ BUDGETS = {
     "sectors": "{} sectors of global memory move; {} are allowed",
     "excess_sectors": "{} sectors more than hold the elements move; {} are allowed",
     "bank_conflict": "a warp's access to shared memory takes up to {} turns; {} are allowed",
+    "shared_accesses": "warps come to shared memory {} times; {} are allowed",
+    "atomics": "warps come {} times to an atomic operation; {} are allowed",
 }
-"""What breaks a budget for one of a report's numbers: the number, and the budget."""
+"""What breaks a budget for one of a launch's numbers: the number, and the budget."""
 
 
 def launched(check, function, *arguments, order="ascending"):
@@ -37,9 +39,17 @@ def faultless(check, report):
 def within(check, report, **budgets):
     """Check that the launch has no fault, and that these numbers of its report are within their budgets."""
     faultless(check, report)
-    broken = {name: most for name, most in budgets.items() if getattr(report, name) > most}
-    lines = [BUDGETS[name].format(getattr(report, name), most) for name, most in broken.items()]
+    broken = {name: most for name, most in budgets.items() if _number(report, name) > most}
+    lines = [BUDGETS[name].format(_number(report, name), most) for name, most in broken.items()]
     check("broken budgets", lines, [], alike=sorted(broken))
+
+
+def _number(report, name):
+    if name == "shared_accesses":
+        return sum(each.accesses for each in report.traffic if each.shared)
+    if name == "atomics":
+        return sum(each.accesses for each in report.traffic if each.kind == "atomic")
+    return getattr(report, name)
 
 
 def _kinds(report):
