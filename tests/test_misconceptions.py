@@ -76,6 +76,12 @@ def test_faults_decide_before_values_do(reports, misconceptions):
     )
 
 
+def test_of_two_that_equal_alike_the_one_that_fails_less_is_named():
+    recorded = {"one": {"a": "fault race", "b": "check 2"}, "two": {"a": "fault race"}}
+    [report] = explained([failed("a", "fault race")], MUTANTS, recorded)
+    assert report.misconception.mutant == "two"
+
+
 def test_values_tell_nothing_where_fewer_than_half_of_the_failures_are_equal():
     assert named(failed("a", "check 1"), failed("b", "check 8"), failed("c", "check 9")) == [None, None, None]
 

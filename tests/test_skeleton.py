@@ -89,7 +89,15 @@ def home(square: Square) -> str:
 
 
 def tidy() -> None:
-    """Tidy up."""
+    """Tidy up.
+
+    All of it.
+    """
+
+
+def move(square: Square) -> str:
+    """Move."""
+    return home(square) + "!"
 '''
 
 
@@ -110,6 +118,27 @@ def modules(tmp_path, monkeypatch):
     (tmp_path / "homes.py").write_text(HOMES)
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
+
+
+def test_what_is_given_is_shown_with_its_docstring_and_whole_where_it_calls_what_is_asked_for(modules):
+    text = skeleton(lesson(task(1, "homes:home", given=["homes:tidy", "homes:move"])))
+    assert (
+        '''
+# Given in homes.py:
+#
+# def tidy() -> None:
+#     """Tidy up.
+#
+#     All of it.
+#     """
+#
+# def move(square: Square) -> str:
+#     """Move."""
+#     return home(square) + "!"
+
+'''
+        in text
+    )
 
 
 def test_a_lab_shows_what_is_given_and_asks_for_the_rest(modules):

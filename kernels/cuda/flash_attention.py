@@ -27,19 +27,22 @@ PADDED_DIM = MAX_HEAD_DIM + 1
 
 @cuda.jit(device=True)
 def row_max(value: float) -> float:
-    """The largest value among the 16 threads of a row, in each of them."""
+    """The largest value among the 16 threads of a row, in each of them; all lanes of a warp must come together."""
     return warp_max(value, TILE)
 
 
 @cuda.jit(device=True)
 def row_sum(value: float) -> float:
-    """The sum over the 16 threads of a row, in each of them."""
+    """The sum over the 16 threads of a row, in each of them; all lanes of a warp must come together."""
     return warp_sum(value, TILE)
 
 
 @cuda.jit(device=True)
 def load_tile(tile: Floats, source: Floats, start: int, end: int, head: int) -> None:
-    """Fill a tile ``[TILE, head_dim]`` with rows ``[start, end)`` of source ``[rows, heads, head_dim]``, else zeros."""
+    """Fill a tile ``[TILE, head_dim]`` with rows ``[start, end)`` of source ``[rows, heads, head_dim]``, else zeros.
+
+    All threads of the block come here, and each writes cells that others read: it has no barrier of its own.
+    """
     x, y = cuda.threadIdx.x & (TILE - 1), cuda.threadIdx.y
     for d in range(x, source.shape[2], TILE):
         tile[y, d] = float32(source[start + y, head, d]) if start + y < end else ZERO
@@ -47,9 +50,10 @@ def load_tile(tile: Floats, source: Floats, start: int, end: int, head: int) -> 
 
 @cuda.jit
 def flash_attention_kernel(q: Floats, k: Floats, v: Floats, scale: float, out: Floats, log_sums: Floats) -> None:
-    """A block for each tile of queries and each head. Thread (x, y): key x of a tile, query y; then dims x, x + 16, ...
+    """A block for each tile of queries, blockIdx.x, and each query head, blockIdx.y.
 
-    The maximum so far, the sum and the correction are the same in all threads of a row.
+    Thread (x, y) stands for key x of a tile and query y, and then for dims x, x + 16, ... of that query. The maximum so
+    far, the sum and the correction are the same in all threads of a row; weights change hands in shared memory.
     """
     queries = cuda.shared.array((TILE, PADDED_DIM), float32)
     tile = cuda.shared.array((TILE, PADDED_DIM), float32)

@@ -55,7 +55,10 @@ def matmul_naive(a: Floats, b: Floats, out: Floats) -> None:
 
 
 def matmul_tiled(a: Floats, b: Floats, out: Floats) -> None:
-    """The same through tiles."""
+    """``out = a b`` through tiles. a ``[m, k]``, b ``[k, n]``, out ``[m, n]``, float16 or float32.
+
+    TypeError or ValueError if not.
+    """
     m, n = check_product(a, b, out)
     if m and n:
         matmul_tiled_kernel[grid_for(m, n), (SIDE, SIDE)](a, b, out)

@@ -20,7 +20,10 @@ DIMS_PER_LANE = MAX_HEAD_DIM // WARP
 
 @cuda.jit(device=True)
 def begin(query: Floats, state: Floats, summed: Floats, q: Floats, scale: float) -> None:
-    """Load a lane's elements of a query ``q [head_dim]``, scaled; nothing has been looked at."""
+    """Load a lane's elements of a query ``q [head_dim]``, scaled; nothing has been looked at.
+
+    query and summed ``[DIMS_PER_LANE]`` and state ``[2]`` are the thread's own, float32.
+    """
     lane = lane_id()
     for i in range(DIMS_PER_LANE):
         query[i] = float32(q[lane + i * WARP]) * scale if lane + i * WARP < len(q) else ZERO
@@ -30,7 +33,10 @@ def begin(query: Floats, state: Floats, summed: Floats, q: Floats, scale: float)
 
 @cuda.jit(device=True)
 def look_at(key: Floats, value: Floats, query: Floats, state: Floats, summed: Floats) -> None:
-    """Take one more ``key [head_dim]`` and its value into a warp's online softmax."""
+    """Take one more ``key [head_dim]`` and its ``value [head_dim]`` into a warp's online softmax.
+
+    All lanes of the warp must come here together, with the same key.
+    """
     lane = lane_id()
     dot = ZERO
     for i in range(DIMS_PER_LANE):
@@ -48,9 +54,9 @@ def look_at(key: Floats, value: Floats, query: Floats, state: Floats, summed: Fl
 
 @cuda.jit(device=True)
 def finish(state: Floats, summed: Floats, out: Floats) -> None:
-    """Merge what the block's warps have, by the rule by which one warp corrects its sums, and write ``out [head_dim]``.
+    """Merge what the block's warps have, as one warp corrects its sums, and write ``out [head_dim]``.
 
-    Zeros where no warp looked at a key.
+    Zeros where no warp looked at a key. All threads of the block must come here, for it has a barrier.
     """
     maxima, totals = cuda.shared.array(WARPS, float32), cuda.shared.array(WARPS, float32)
     sums = cuda.shared.array((WARPS, MAX_HEAD_DIM), float32)

@@ -17,7 +17,7 @@ from kernels.cuda.warp import WARP
 def paged_decode_attention_kernel(
     q: Floats, k_cache: Floats, v_cache: Floats, block_tables: Ints, context_lens: Ints, scale: float, out: Floats
 ) -> None:
-    """A block for each sequence and query head; warp w looks at keys w, w + 4, w + 8 and so on."""
+    """A block for each sequence, blockIdx.x, and query head, blockIdx.y; warp w looks at keys w, w + 4, w + 8, ..."""
     query, summed = cuda.local.array(DIMS_PER_LANE, float32), cuda.local.array(DIMS_PER_LANE, float32)
     state = cuda.local.array(2, float32)
     sequence, head, warp = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x // WARP

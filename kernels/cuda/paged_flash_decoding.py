@@ -111,7 +111,13 @@ def paged_flash_decoding(
 
 
 def combine(partial: Floats, log_sums: Floats, out: Floats) -> None:
-    """The second kernel of ``paged_flash_decoding`` alone; out ``[sequences, heads, head_dim]``."""
+    """The second kernel of ``paged_flash_decoding`` alone, in which a block has a sequence's head.
+
+    partial   ``[parts, sequences, heads, head_dim]`` float32: the attention to each part of the keys alone
+    log_sums  ``[parts, sequences, heads]`` float32: the logarithm of each part's sum of exponentials; where it is
+              -inf, the part saw no key and nobody wrote its row of partial
+    out       ``[sequences, heads, head_dim]``, float16 or float32
+    """
     combine_kernel[log_sums.shape[1:], COMBINE_THREADS](partial, log_sums, out)
 
 

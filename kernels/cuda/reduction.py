@@ -18,7 +18,7 @@ WARPS = THREADS // WARP
 def sum_rows_shared_kernel(x: Floats, out: Floats) -> None:
     """A tree in shared memory: in each turn half as many threads add a partner's sum to their own.
 
-    Costs: a barrier in each of log2(THREADS) turns, in the last five of which one warp works alone.
+    Costs: a barrier in each of log2(THREADS) turns, in the last six of which one warp works alone.
     """
     sums = cuda.shared.array(THREADS, float32)
     row, thread = cuda.blockIdx.x, cuda.threadIdx.x

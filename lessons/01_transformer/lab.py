@@ -133,6 +133,7 @@ class DecoderLayer:
 #
 # def causal_attend(scale: float) -> Attend:
 #     """Attention without a cache: the tokens of a pass are one sequence from its start."""
+#     return lambda layer, q, k, v: causal_attention(q, k, v, scale)
 #
 # @dataclass(frozen=True, slots=True)
 # class ModelConfig:
@@ -197,7 +198,12 @@ class DecoderLayer:
 #     error: str | None = None
 #
 # def sample(logits: Tensor, draws: Sequence[Draw]) -> list[Sampled]:
-#     """One token for each row of logits ``[rows, vocab]``, which may lie on any device."""
+#     """One token for each row of logits ``[rows, vocab]``, which may lie on any device.
+#
+#     A row's token depends on that row and its draw alone, never on the rest of the batch. A row of which no token can
+#     be drawn (NaN, +inf, nothing above -inf, everything banned) gets an error and disturbs no other. Raises ValueError
+#     when rows and draws differ in number.
+#     """
 
 # Given in minillm/model/naive.py:
 #

@@ -145,7 +145,11 @@ def slots_of(rows: Ints, positions: Ints, block_tables: Ints, block_size: int) -
 # Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 #
 # def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-#     """The last ``rows`` tokens of a sequence look back on all of it."""
+#     """The last ``rows`` tokens of a sequence look back on all of it.
+#
+#     ``softmax(q k^T * scale) v`` (Vaswani et al. 2017, equation 1) with everything to the right masked out.
+#     q ``[rows, heads, head_dim]``; k, v ``[context, kv_heads, head_dim]``; result ``[rows, heads, head_dim]``.
+#     """
 
 # Given in minillm/cache/flat.py:
 #
@@ -215,7 +219,10 @@ class PagedCache:
 #
 # @compiled
 # def exp(x: float) -> float:
-#     """``e^x`` for x <= 0, to half a unit in the last place of 1, by arithmetic that becomes vector instructions."""
+#     """``e^x`` for x <= 0, to half a unit in the last place of 1, by arithmetic that becomes vector instructions.
+#
+#     ``e^x = 2^n e^r`` with n the integer nearest to ``x / ln 2``; e^r is the Taylor series, as far as it counts.
+#     """
 
 
 # Task 6: 25 points, about 25 minutes, section 4.8 The online softmax, for 2 functions together. The first:
@@ -257,7 +264,25 @@ def combine(partial: Floats, log_sums: Floats, out: Floats) -> None:
 # Given in kernels/cuda/reshape_and_cache.py:
 #
 # def reshape_and_cache(k: Floats, v: Floats, k_cache: Floats, v_cache: Floats, slots: Ints) -> None:
-#     """Store this pass's keys and values, each token's in its slot."""
+#     """Store this pass's keys and values, each token's in its slot.
+#
+#     k, v              ``[tokens, kv_heads, head_dim]``, with any strides
+#     k_cache, v_cache  ``[num_blocks, kv_heads, block_size, head_dim]``, float16 or float32
+#     slots             ``[tokens]`` int64: block * block_size + offset, each slot once
+#
+#     TypeError or ValueError names an argument that does not fit; what slots hold is checked where the host can see it.
+#     """
+#     tokens, kv_heads, head_dim = check_store(k, v, k_cache, v_cache, slots)
+#     if tokens:
+#         threads = whole_warps(kv_heads * head_dim, MOST_THREADS)
+#         reshape_and_cache_kernel[tokens, threads](k, v, k_cache, v_cache, slots)
+#
+# MOST_THREADS = 256
+
+# Given in kernels/cuda/warp.py:
+#
+# def whole_warps(threads: int, most: int) -> int:
+#     """So many threads in whole warps, but no more than ``most``."""
 
 
 # Task 7: 5 points, about 10 minutes, section 4.10 On a GPU
@@ -269,32 +294,54 @@ def reshape_and_cache_kernel(k: Floats, v: Floats, k_cache: Floats, v_cache: Flo
     ``block_size`` rows apart, so a block writes ``kv_heads`` runs of ``head_dim`` elements. Slower than one copy of a
     whole range where all tokens follow each other.
     """
-    raise NotImplementedError(
-        "lesson 4, task 7: store tokens in their slots on a GPU: a block of threads for each token"
-    )
+    raise NotImplementedError("lesson 4, task 7: store tokens in their slots on a GPU: a block for each token")
 
 
 # Given in kernels/cuda/online.py:
 #
+# WARPS = THREADS // WARP
+#
+# DIMS_PER_LANE = MAX_HEAD_DIM // WARP
+#
 # @cuda.jit(device=True)
 # def begin(query: Floats, state: Floats, summed: Floats, q: Floats, scale: float) -> None:
-#     """Load a lane's elements of a query ``q [head_dim]``, scaled; nothing has been looked at."""
+#     """Load a lane's elements of a query ``q [head_dim]``, scaled; nothing has been looked at.
+#
+#     query and summed ``[DIMS_PER_LANE]`` and state ``[2]`` are the thread's own, float32.
+#     """
 #
 # @cuda.jit(device=True)
 # def look_at(key: Floats, value: Floats, query: Floats, state: Floats, summed: Floats) -> None:
-#     """Take one more ``key [head_dim]`` and its value into a warp's online softmax."""
+#     """Take one more ``key [head_dim]`` and its ``value [head_dim]`` into a warp's online softmax.
+#
+#     All lanes of the warp must come here together, with the same key.
+#     """
 #
 # @cuda.jit(device=True)
 # def finish(state: Floats, summed: Floats, out: Floats) -> None:
-#     """Merge what the block's warps have, by the rule by which one warp corrects its sums, and write ``out
-#             [head_dim]``."""
+#     """Merge what the block's warps have, as one warp corrects its sums, and write ``out [head_dim]``.
+#
+#     Zeros where no warp looked at a key. All threads of the block must come here, for it has a barrier.
+#     """
 
 # Given in kernels/cuda/paged_decode_attention.py:
 #
 # def paged_decode_attention(
 #     q: Floats, k_cache: Floats, v_cache: Floats, block_tables: Ints, context_lens: Ints, scale: float, out: Floats
 # ) -> None:
-#     """Write ``softmax(q k^T * scale) v`` to ``out``, one row for each sequence, over all of its cached tokens."""
+#     """Write ``softmax(q k^T * scale) v`` to ``out``, one row for each sequence, over all of its cached tokens.
+#
+#     q, out            ``[sequences, heads, head_dim]``, in the cache's dtype; head_dim up to 256
+#     k_cache, v_cache  ``[num_blocks, kv_heads, block_size, head_dim]``, float16 or float32
+#     block_tables      ``[sequences, max_blocks]`` int64: entries beyond a sequence's need are not read
+#     context_lens      ``[sequences]`` int64: cached tokens of each sequence; zeros are written where there are none
+#
+#     Sums are in float32. TypeError or ValueError names an argument that does not fit.
+#     """
+#     sequences, heads = check_decode(q, k_cache, v_cache, block_tables, context_lens, out)
+#     if sequences:
+#         kernel = paged_decode_attention_kernel[(sequences, heads), THREADS]
+#         kernel(q, k_cache, v_cache, block_tables, context_lens, float32(scale), out)
 
 
 # Task 8: 5 points, about 10 minutes, section 4.10 On a GPU
@@ -302,8 +349,5 @@ def reshape_and_cache_kernel(k: Floats, v: Floats, k_cache: Floats, v_cache: Flo
 def paged_decode_attention_kernel(
     q: Floats, k_cache: Floats, v_cache: Floats, block_tables: Ints, context_lens: Ints, scale: float, out: Floats
 ) -> None:
-    """A block for each sequence and query head; warp w looks at keys w, w + 4, w + 8 and so on."""
-    raise NotImplementedError(
-        "lesson 4, task 8: attend over pages on a GPU: find each key through the block table, and let the warps share "
-        "them"
-    )
+    """A block for each sequence, blockIdx.x, and query head, blockIdx.y; warp w looks at keys w, w + 4, w + 8, ..."""
+    raise NotImplementedError("lesson 4, task 8: attend over pages on a GPU: keys by the table, and for each warp")

@@ -284,7 +284,12 @@ def item_shape_flatten(shapes: Shapes) -> Counts:
 # Given in minillm/batch.py:
 #
 # def next_span(sequence: Sequence, limit: int | None = None) -> Span:
-#     """All that the cache lacks of a sequence, or at most ``limit`` tokens of it."""
+#     """All that the cache lacks of a sequence, or at most ``limit`` tokens of it.
+#
+#     Only a span that reaches the sequence's last token samples: once for each of ``sequence.branches``, mostly 1.
+#     Drafts (lesson 16; none before) are guesses of what follows that token. They are uncomputed too: the span computes
+#     as many of the first as the limit leaves room for, and draws no more samples for them.
+#     """
 #
 # @dataclass(frozen=True, slots=True)
 # class Batch:

@@ -60,7 +60,12 @@ from minillm.sequence import Sequence, Status
 # Given in minillm/batch.py:
 #
 # def next_span(sequence: Sequence, limit: int | None = None) -> Span:
-#     """All that the cache lacks of a sequence, or at most ``limit`` tokens of it."""
+#     """All that the cache lacks of a sequence, or at most ``limit`` tokens of it.
+#
+#     Only a span that reaches the sequence's last token samples: once for each of ``sequence.branches``, mostly 1.
+#     Drafts (lesson 16; none before) are guesses of what follows that token. They are uncomputed too: the span computes
+#     as many of the first as the limit leaves room for, and draws no more samples for them.
+#     """
 #
 # @dataclass(frozen=True, slots=True)
 # class Span:
@@ -108,7 +113,12 @@ from minillm.sequence import Sequence, Status
 #         """A new table with room for ``num_tokens`` tokens, of which it takes all or, raising OutOfBlocks, none."""
 #
 #     def append(self, table: BlockTable, start: int, end: int) -> list[tuple[int, int]]:
-#         """Make tokens ``[start, end)`` of a table writable, and return the block copies that must come first."""
+#         """Make tokens ``[start, end)`` of a table writable, and return the block copies that must come first.
+#
+#         There is at least one token, and a copy is a pair (old block, new block).
+#         Room that is missing is added; a shared block in the range is replaced by a copy of its own (copy-on-write).
+#         Takes all that it needs, or raises OutOfBlocks and changes nothing.
+#         """
 #
 #     def fork(self, table: BlockTable) -> BlockTable:
 #         """A table that shares every block."""
@@ -117,10 +127,16 @@ from minillm.sequence import Sequence, Status
 #         """Give a table's blocks up, and empty it."""
 #
 #     def swap_out(self, tables: list[BlockTable]) -> list[tuple[int, int]]:
-#         """Move tables to the host in place and return the (device, host) copies; blocks they share stay shared."""
+#         """Move tables to the host in place and return the (device, host) copies; blocks they share stay shared.
+#
+#         Moves all of them, or raises OutOfBlocks and changes nothing.
+#         """
 #
 #     def swap_in(self, tables: list[BlockTable]) -> list[tuple[int, int]]:
-#         """Move tables back to the device in place and return the (host, device) copies."""
+#         """Move tables back to the device in place and return the (host, device) copies.
+#
+#         Moves all of them, or raises OutOfBlocks and changes nothing.
+#         """
 #
 # class BlockPool:
 #     """Blocks ``0 .. num_blocks - 1`` with a reference count each; the block freed last is handed out first."""

@@ -89,7 +89,12 @@ def next_span(sequence: Sequence, limit: int | None = None) -> Span:
 #         """Free blocks that ``append`` would take."""
 #
 #     def append(self, table: BlockTable, start: int, end: int) -> list[tuple[int, int]]:
-#         """Make tokens ``[start, end)`` of a table writable, and return the block copies that must come first."""
+#         """Make tokens ``[start, end)`` of a table writable, and return the block copies that must come first.
+#
+#         There is at least one token, and a copy is a pair (old block, new block).
+#         Room that is missing is added; a shared block in the range is replaced by a copy of its own (copy-on-write).
+#         Takes all that it needs, or raises OutOfBlocks and changes nothing.
+#         """
 #
 #     def free(self, table: BlockTable) -> None:
 #         """Give a table's blocks up, and empty it."""

@@ -1,7 +1,7 @@
 """What a lab shows of the reference though nobody writes it: signatures, fields and ``__init__``, as comments."""
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import libcst as cst
@@ -89,15 +89,21 @@ def given_inside(reference: Reference, owner: str, tasks: set[str], given: Seque
     return _commented(f"Given in {reference.path}:", [kept or _header(definition)], indent=4)
 
 
-def given_above(functions: Sequence[Function], modules: Mapping[str, Reference]) -> list[str]:
-    """Comment lines: what is given from elsewhere, module by module. Raises LessonError for what does not exist."""
+def given_above(
+    functions: Sequence[Function], modules: Mapping[str, Reference], asked: Collection[Function]
+) -> list[str]:
+    """Comment lines: what is given from elsewhere, module by module. Raises LessonError for what does not exist.
+
+    A function that calls one that the lab asks for is shown whole, for it says with what that one is called.
+    """
     lines: list[str] = []
     for module in dict.fromkeys(function.module for function in functions):
         reference = modules[module]
         wanted = [function.name for function in functions if function.module == module]
         _check_exist(reference, wanted)
         owners = dict.fromkeys(name.partition(".")[0] for name in wanted)
-        excerpts = [_outline(reference, owner, wanted) for owner in owners]
+        ours = {function.name for function in asked if function.module == module}
+        excerpts = [_outline(reference, owner, wanted, ours) for owner in owners]
         lines += ["", *_commented(f"Given in {reference.path}:", excerpts, indent=0)]
     return lines
 
@@ -108,13 +114,15 @@ def _check_exist(reference: Reference, given: Iterable[str]) -> None:
             raise LessonError(f"{reference.module} has no {name}; check what is given")
 
 
-def _outline(reference: Reference, owner: str, wanted: Sequence[str]) -> str:
-    """A function's signature; a class's fields and ``__init__`` where it is wanted itself, and its wanted methods."""
+def _outline(reference: Reference, owner: str, wanted: Sequence[str], asked: Set[str]) -> str:
+    """A function without its body, or with it where it mentions what is asked for; a class's wanted methods, and where
+    it is wanted itself its fields and ``__init__``."""
     definition = reference.definitions.get(owner)
     if definition is None:
         return cst.Module([reference.constants[owner].with_changes(leading_lines=())]).code
     if isinstance(definition, cst.FunctionDef):
-        return cst.Module([_signature(definition)]).code
+        calls = asked & reference.names.mentions.get(owner, set())
+        return cst.Module([definition.with_changes(leading_lines=()) if calls else _signature(definition)]).code
     methods = {name.partition(".")[2] for name in wanted if name.startswith(owner + ".")}
     itself = owner in wanted
     return _excerpt(definition, set(), methods | ({"__init__"} if itself else set()), itself, _summary(definition))
@@ -146,8 +154,9 @@ def _excerpt(
 
 
 def _signature(function: cst.FunctionDef) -> cst.FunctionDef:
-    """The function with the first line of its docstring for a body."""
-    body = _summary(function) or [cst.parse_statement("...")]
+    """The function with its docstring for a body."""
+    first = function.body.body[0] if function.get_docstring() else cst.parse_statement("...")
+    body = [cst.ensure_type(first, cst.SimpleStatementLine)]
     return function.with_changes(leading_lines=(), body=cst.IndentedBlock(body))
 
 

@@ -68,7 +68,7 @@ def explained(
     ours = failures(reports)
     mutant = max(mutants, key=lambda each: _likeness(ours, recorded.get(each.name, {})), default=None)
     theirs = recorded.get(mutant.name, {}) if mutant else {}
-    if mutant is None or not any(_likeness(ours, theirs)):
+    if mutant is None or not any(_likeness(ours, theirs)[:2]):
         return tuple(reports)
     misconception = Misconception(mutant.name, mutant.why, mutant.section)
     return tuple(
@@ -80,15 +80,13 @@ def _is_equal(report: TestReport, theirs: Failures) -> bool:
     return not report.passed and theirs.get(_name(report.test)) == report.failure
 
 
-def _likeness(ours: Failures, theirs: Failures) -> tuple[int, int]:
-    """How many faults and how many failures are equal; zeros unless they say something."""
+def _likeness(ours: Failures, theirs: Failures) -> tuple[int, int, int]:
+    """How many faults and how many failures are equal, zeros unless they say something; less what is theirs alone."""
     equal = ours.items() & theirs.items()
-    faults = sum(_is_fault(failure) for _, failure in equal)
-    if faults or ours == theirs:
-        return faults, len(equal)
+    faults, others = sum(_is_fault(failure) for _, failure in equal), len(equal) - len(theirs)
     faulty = any(map(_is_fault, [*ours.values(), *theirs.values()]))
-    telling = any(failure.startswith(CHECK) for _, failure in equal)
-    return 0, len(equal) if telling and not faulty and 2 * len(equal) >= len(ours) else 0
+    telling = any(failure.startswith(CHECK) for _, failure in equal) and 2 * len(equal) >= len(ours) and not faulty
+    return (faults, len(equal), others) if faults or telling or ours == theirs else (0, 0, others)
 
 
 def _is_fault(failure: str) -> bool:

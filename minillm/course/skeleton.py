@@ -71,14 +71,15 @@ def _skeleton(lesson: Lesson) -> str:
     owners = _owners(parts)
     headings = _headings([part for members in owners.values() for part in members])
     modules = references([*(part.function for part in parts), *(each for task in lesson.tasks for each in task.given)])
-    shown: set[Function] = {part.function for part in parts}
+    asked = frozenset(part.function for part in parts)
+    shown: set[Function] = {*asked}
     body: list[cst.BaseCompoundStatement] = []
     for owner, members in owners.items():
         module = members[0].function.module
         given = dict.fromkeys(each for part in members for each in part.task.given if each not in shown)
         shown |= given.keys()
         own = [each for each in given if each.module == module and each.name.startswith(owner + ".")]
-        above = given_above([each for each in given if each not in own], modules)
+        above = given_above([each for each in given if each not in own], modules, asked)
         block = _block(lesson, members, headings, own, modules[module])
         body.append(block.with_changes(leading_lines=_led(block, ["", *above] if body and above else above)))
     imports = render_imports(_imports(owners, modules), LINE_LENGTH)
