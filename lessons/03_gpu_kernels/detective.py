@@ -33,7 +33,7 @@ def running_sums_kernel(x: Any, out: Any) -> None:
 
 @cuda.jit
 def counts_kernel(token_ids: Any, counts: Any) -> None:
-    """``counts[t]`` grows by the number of times that t is among the token ids; at most THREADS different ids."""
+    """``counts[t]`` grows by the number of times that t is among the token ids, which are below THREADS."""
     local = cuda.shared.array(THREADS, float32)
     thread = cuda.threadIdx.x
     local[thread] = ZERO
