@@ -141,6 +141,9 @@ def test_lines_of_the_lab_are_shown_and_none_of_the_reference(tmp_path):
     exec(compile(REFERENCE, str(other), "exec"), theirs)
     lines = message(lambda: theirs["f"](mine["g"]), lab).splitlines()
     assert [line.split("/")[-1] for line in lines] == ["KeyError: 1", "lab.py:2, in g: return {}[1]"]
+    tool = {"__name__": "kernels.lab.toy"}
+    exec(compile(REFERENCE, str(tmp_path / "tool.py"), "exec"), tool)
+    assert "tool.py" not in message(lambda: tool["f"](None), lab)
     lines = message(lambda: theirs["f"](None), lab).splitlines()
     assert lines[-1].endswith("reference.py, in f")
     assert "secret" not in "".join(lines)

@@ -107,8 +107,8 @@ def _cut(text: str, width: int) -> str:
 
 def _is_ours(frame: FrameType, lab: str | None) -> bool:
     module = str(frame.f_globals.get("__name__", ""))
-    course = module.startswith("minillm.course")
-    return frame.f_code.co_filename == lab or (module.partition(".")[0] in OURS and not course)
+    is_tool = module.startswith(("minillm.course", "kernels.lab"))
+    return frame.f_code.co_filename == lab or (module.partition(".")[0] in OURS and not is_tool)
 
 
 def _where(frame: FrameType, lab: str | None) -> str:
