@@ -297,7 +297,7 @@ def test_arguments_that_do_not_fit_are_named(message, error, changes):
 def test_offsets_that_leave_out_tokens_or_do_not_fit_max_rows_are_refused(query_start, max_rows):
     tables = CASE.block_tables, CASE.context_lens, np.array(query_start)
     arrays = CASE.q, CASE.k_cache, CASE.v_cache
-    with pytest.raises(ValueError, match="query_start .* must go from 0 to the 2 tokens of q, by at most max_rows"):
+    with pytest.raises(ValueError, match=r"query_start .* must go from 0 to the 2 tokens of q, by at most max_rows"):
         cuda.paged_prefill_attention(*arrays, *tables, 1.0, np.empty_like(CASE.q), max_rows)
 
 

@@ -217,7 +217,7 @@ class PagedCache:
 
 # Given in kernels/cpu/attention.py:
 #
-# @compiled
+# @compiled_inline
 # def exp(x: float) -> float:
 #     """``e^x`` for x <= 0, to half a unit in the last place of 1, by arithmetic that becomes vector instructions.
 #
