@@ -55,7 +55,8 @@ def _number(report, name):
 def _kinds(report):
     """The kinds of a report's faults, without the lines, cells and threads where they happened."""
     for race in report.races:
-        yield "lost update" if race.lost_update else f"race of {race.first.kind} and {race.second.kind}"
+        pair = sorted((race.first.kind, race.second.kind))
+        yield "lost update" if race.lost_update else f"race of {' and '.join(pair)}"
     yield from (f"{each.intrinsic} not reached by all" for each in report.divergences)
     kinds = ("unwritten", "float64", "refused")
     yield from (kind for kind in kinds if getattr(report, kind))

@@ -231,7 +231,7 @@ def test_scores_may_lie_far_from_zero(check, middle):
 
 
 @pytest.mark.task(3, 4)
-def test_the_log_of_the_sum_of_exponentials_of_each_row_is_kept(check):
+def test_the_log_of_each_row_s_sum_of_exponentials_is_kept(check):
     _, log_sums, _, (_, due) = attention(check, 2, 20)
     check("log sums", log_sums, due, axes=("row", "head"), tolerance=10 * CLOSE)
 

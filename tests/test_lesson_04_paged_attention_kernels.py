@@ -62,18 +62,18 @@ def decoded_by_kernel(check, context_lens, kv_heads=1, group=1):
 
 
 @pytest.mark.task(4, 8)
-def test_the_kernel_finds_the_keys_of_each_sequence_through_its_own_table(check):
+def test_the_kernel_finds_each_sequence_s_keys_through_its_own_table(check):
     out, due, _ = decoded_by_kernel(check, [6, 9])
     check("attention", out, due, axes=("sequence", "head", "element"), tolerance=1e-5)
 
 
 @pytest.mark.task(4, 8)
-def test_query_heads_of_the_kernel_share_key_heads_with_their_neighbours(check):
+def test_the_kernel_s_query_heads_share_key_heads_with_their_neighbours(check):
     out, due, _ = decoded_by_kernel(check, [3], kv_heads=2, group=2)
     check("attention", out, due, axes=("sequence", "head", "element"), tolerance=1e-5)
 
 
 @pytest.mark.task(4, 8)
-def test_the_warps_of_a_block_share_the_keys(check):
+def test_the_block_s_warps_share_the_keys(check):
     _, _, report = decoded_by_kernel(check, [8])
     within(check, report, global_reads_per_thread=12, excess_sectors=0, bank_conflict=1)
