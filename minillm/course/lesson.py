@@ -41,7 +41,7 @@ class Function:
 class Task:
     """What a student writes in one go.
 
-    ``functions`` are replaced by the student's; ``given`` are shown beside them, for they will be called. ``minutes``
+    ``functions`` are replaced by the student's; ``given`` are shown beside them, as callers or called. ``minutes``
     is how long it takes; ``section`` the notebook's section that explains it; ``hints`` go from a nudge to the way.
     """
 
