@@ -11,6 +11,7 @@ from kernels.lab.accesses import Accesses
 from kernels.lab.block import Divergence, listed
 from kernels.lab.inference import Float64
 from kernels.lab.lint import Refused
+from kernels.lab.memory import ATOMIC
 from kernels.lab.order import Dimensions, named, numbered
 from kernels.lab.source import LabError, place
 from kernels.lab.traffic import SECTOR_BYTES
@@ -23,6 +24,8 @@ _BUDGETS = {
     "sectors": "the launch moves {} sectors of global memory",
     "excess_sectors": "the launch moves {} sectors of global memory more than hold what is asked for",
     "bank_conflict": "an access to shared memory takes up to {} turns at its banks",
+    "shared_accesses": "warps come to shared memory {} times",
+    "atomics": "warps come to atomic operations {} times",
     "global_reads_per_thread": "a thread reads global memory up to {} times",
     "global_writes_per_thread": "a thread writes global memory up to {} times",
     "float_operations": "the launch does {} operations on floats",
@@ -170,6 +173,16 @@ class Report:
         return max((each.turns for each in self.traffic), default=0)
 
     @property
+    def shared_accesses(self) -> int:
+        """How many times a warp read or wrote shared memory."""
+        return sum(each.accesses for each in self.traffic if each.shared)
+
+    @property
+    def atomics(self) -> int:
+        """How many times a warp came to an atomic operation."""
+        return sum(each.accesses for each in self.traffic if each.kind == KINDS[ATOMIC])
+
+    @property
     def arithmetic_intensity(self) -> float:
         """Operations on floats per byte of global memory moved (Williams, Waterman and Patterson 2009)."""
         return self.float_operations / (self.sectors * SECTOR_BYTES) if self.sectors else float("inf")
@@ -199,7 +212,8 @@ class Report:
         """Raise Fault unless the launch is free of faults and within budgets such as ``global_reads_per_thread=2``.
 
         A budget is the most that one of the report's numbers may be: ``sectors``, ``excess_sectors``,
-        ``bank_conflict``, ``global_reads_per_thread``, ``global_writes_per_thread``, ``float_operations``.
+        ``bank_conflict``, ``shared_accesses``, ``atomics``, ``global_reads_per_thread``, ``global_writes_per_thread``,
+        ``float_operations``.
         """
         over = self.over(**budgets)
         if self.faults or over:
