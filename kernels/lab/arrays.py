@@ -177,14 +177,11 @@ class CheckedArray:
     def _find(self, index: Any) -> Any:
         """The element's number in the segment; for slices, and for fewer indices than dimensions, the view."""
         indices = index if type(index) is tuple else (index,)
-        if any(each is Ellipsis for each in indices):
-            at, missing = indices.index(Ellipsis), self.ndim - len(indices) + 1
-            indices = (*indices[:at], *[slice(None)] * missing, *indices[at + 1 :])
-        if len(indices) > self.ndim:
+        if len(indices) > self.ndim and len(indices) > self.ndim + (Ellipsis in indices):
             raise OutOfBounds(f"{self._name} has {self.ndim} dimensions and is given {len(indices)} indices")
         first = self._first
         for each, size, stride in zip(indices, self.shape, self._strides, strict=False):
-            if each.__class__ is slice:
+            if each.__class__ is slice or each is Ellipsis:
                 return self._sliced(indices)
             position = as_index(each)
             if not 0 <= position < size:
@@ -197,6 +194,9 @@ class CheckedArray:
 
     def _sliced(self, indices: Sequence[Any]) -> "CheckedArray":
         first, shape, strides = self._first, [], []
+        if Ellipsis in indices:
+            at, missing = indices.index(Ellipsis), self.ndim - len(indices) + 1
+            indices = (*indices[:at], *[slice(None)] * missing, *indices[at + 1 :])
         full = [*indices, *[slice(None)] * (self.ndim - len(indices))]
         for each, size, stride in zip(full, self.shape, self._strides, strict=True):
             if type(each) is slice:
