@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from traceback import walk_tb
 from types import FunctionType
 
 from kernels.lab.compiler import NO_MIN_MAX, CUDADispatcher
@@ -58,13 +59,21 @@ def _gist(text: str) -> str:
 
 def _line(error: Exception, kernel: FunctionType) -> str:
     """``line 3``, where the error says in which, or its cause is found in the source."""
-    named = _PLACE.findall(str(error))
+    named = _PLACE.findall(str(error)) or list(_typed_places(error))
     if named:
         file, line = named[-1]
         elsewhere = Path(file).name != Path(kernel.__code__.co_filename).name
         return f"line {line} of {Path(file).name}" if elsewhere else f"line {line}"
     wanted = {"min", "max"} if NO_MIN_MAX in str(error) else set(_NAME.findall(str(error)))
     return next(_lines_with(wanted, kernel), "")
+
+
+def _typed_places(error: Exception) -> Iterator[tuple[str, int]]:
+    """File and line of each statement that was being typed: numba-cuda leaves them out of some of its errors."""
+    for frame, _ in walk_tb(error.__traceback__):
+        location = getattr(frame.f_locals.get("self"), "loc", None)
+        if hasattr(location, "filename"):
+            yield location.filename, location.line
 
 
 def _lines_with(names: set[str], kernel: FunctionType) -> Iterator[str]:
