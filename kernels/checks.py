@@ -52,7 +52,9 @@ def check_attention(
     check_caches(k_cache, v_cache)
     check_like_cache(k_cache, q=q, out=out)
     _, kv_heads, _, head_dim = k_cache.shape
-    if q.ndim != 3 or q.shape[2] != head_dim or q.shape[1] % kv_heads:
+    if not all(k_cache.shape[1:]):
+        raise ValueError(f"k_cache {k_cache.shape} must have one head, one row in a block and one element at least")
+    if q.ndim != 3 or q.shape[2] != head_dim or not q.shape[1] or q.shape[1] % kv_heads:
         raise ValueError(
             f"q {q.shape} must be [tokens, heads, head_dim] with the cache's head_dim {head_dim} "
             f"and a multiple of its {kv_heads} heads"

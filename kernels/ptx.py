@@ -1,8 +1,8 @@
 """What the compiler makes of the CUDA kernels, found without a GPU: PTX, and what its machine code takes.
 
 Kernels are compiled as ``numba-cuda`` does for a launch: NVVM leaves an intermediate code, and NVIDIA's nvJitLink
-optimizes that while it links, and assembles it. Assembled from NVVM's own PTX the same kernels take up to 81 registers
-more. Both tools come with the extra ``cuda``.
+optimizes that while it links, and assembles it. Assembled from NVVM's own PTX the same kernels take many more
+registers. Both tools come with the extra ``cuda``.
 """
 
 import re

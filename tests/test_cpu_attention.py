@@ -217,6 +217,10 @@ def test_no_thread_has_more_than_one_item_more_than_another(sequences, workers):
     assert load.max() - load.min() <= largest_item
 
 
+def empty_caches(case, axis):
+    return {name: np.delete(getattr(case, name), slice(None), axis) for name in ("k_cache", "v_cache")}
+
+
 BAD_ARGUMENTS = [
     ("cache is float16", TypeError, lambda c: {"k_cache": c.k_cache.astype(np.float16)}),
     ("v_cache is float32 and the cache float64", TypeError, lambda c: {"v_cache": c.v_cache.astype(np.float32)}),
@@ -226,6 +230,13 @@ BAD_ARGUMENTS = [
     ("q has strides", ValueError, lambda c: {"q": np.asfortranarray(c.q)}),
     ("head_dim 8 and a multiple of its 2 heads", ValueError, lambda c: {"q": np.ones((10, 4, 6))}),
     ("head_dim 8 and a multiple of its 2 heads", ValueError, lambda c: {"q": np.ones((10, 3, 8))}),
+    ("one head, one row in a block", ValueError, lambda c: empty_caches(c, 1)),
+    (
+        "one head, one row in a block",
+        ValueError,
+        lambda c: empty_caches(c, 2),
+    ),
+    ("multiple of its 2 heads", ValueError, lambda c: {"q": c.q[:, :0]}),
     ("block_tables is int32", TypeError, lambda c: {"block_tables": c.block_tables.astype(np.int32)}),
     (r"query_start \(2,\)", ValueError, lambda c: {"query_start": c.query_start[:-1]}),
     ("sequence 1 has rows 9 to 10 of 11", ValueError, lambda c: {"q": np.ones((11, 4, 8))}),
@@ -241,6 +252,11 @@ def test_arguments_that_do_not_fit_are_named(message, error, changes):
     case = make_case([37, 5], [9, 1])
     with pytest.raises(error, match=message):
         replace(case, **changes(case)).attend()
+
+
+def test_rows_that_belong_to_no_sequence_are_refused():
+    with pytest.raises(ValueError, match="3 rows belong to no sequence"):
+        replace(make_case([], []), q=np.ones((3, 4, 8))).attend()
 
 
 def test_out_must_have_the_shape_of_q():

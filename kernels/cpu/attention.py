@@ -34,12 +34,12 @@ TRIO = 3
 PIECE = 4 * LANES
 """Columns of a value that share a loaded weight."""
 PART = 512
-"""Keys that one work item reads at most; a multiple of TILE."""
+"""Keys of each head that one work item reads at most; a multiple of TILE."""
 QUERY_VECTORS = 48
-"""Query vectors (rows x heads of one group) that one work item holds, if a single row has no more."""
+"""Query vectors (rows x heads of one group) that a work item holds for each key head, if one row has no more."""
 
 WORK_ITEM = np.dtype([(name, np.int64) for name in ("worker", "sequence", "token", "rows", "part")])
-"""What ``worker`` does: rows ``[token, token + rows)`` of the batch, for one key head, over one part of its keys."""
+"""What ``worker`` does: rows ``[token, token + rows)`` of the batch, for all heads, over one part of their keys."""
 
 
 def paged_attention(
@@ -80,6 +80,8 @@ def paged_attention(
 def check_pages(block_tables: Ints, context_lens: Ints, query_start: Ints, tokens: int, k_cache: Floats) -> None:
     """Raise ValueError for rows outside of the batch and blocks outside of the cache: they would be read as memory."""
     num_blocks, _, block_size, _ = k_cache.shape
+    if tokens and not len(context_lens):
+        raise ValueError(f"{tokens} rows belong to no sequence; give query_start and context_lens for them")
     sequence = misplaced_sequence(block_tables, context_lens, query_start, tokens, num_blocks, block_size)
     if sequence >= 0:
         raise ValueError(
@@ -189,6 +191,7 @@ def attend(
     heads, group = q.shape[1], q.shape[1] // kv_heads
     queries = scaled_queries(q, item.token, item.rows, kv_heads, scale)
     vectors = len(queries)
+    of_a_head = vectors // kv_heads
     scores = np.zeros((vectors, TILE), q.dtype)
     visible = np.zeros(vectors, np.int64)
     maximum, new_maximum = np.full(vectors, -np.inf, q.dtype), np.full(vectors, -np.inf, q.dtype)
@@ -198,7 +201,7 @@ def attend(
         stop = min(start + TILE, end)
         for row in range(item.rows):
             for head in range(heads):
-                i = vector_of(row, head, group, vectors // kv_heads)
+                i = vector_of(row, head, group, of_a_head)
                 visible[i] = max(0, min(stop, position + row + 1) - start)
         tile = places[start - begin : stop - begin]
         score(queries, keys, tile, kv_heads, block_size, visible, scores)
@@ -207,7 +210,7 @@ def attend(
         accumulate(scores, values, tile, kv_heads, block_size, visible, summed)
     for row in range(item.rows):
         for head in range(heads):
-            i = vector_of(row, head, group, vectors // kv_heads)
+            i = vector_of(row, head, group, of_a_head)
             log_sums[item.part, item.token + row, head] = maximum[i] + math.log(total[i])  # -inf where it saw nothing
             for d in range(head_dim):
                 partial[item.part, item.token + row, head, d] = summed[i, d] / total[i]
@@ -419,11 +422,10 @@ def accumulate_trio(
 @compiled_inline
 def load_piece(array: Floats, row: int, d: int) -> Any:
     """Four vectors: ``array[row, d : d + PIECE]``."""
-    after = d + LANES
     return (
         load(array, row, d),
-        load(array, row, after),
-        load(array, row, after + LANES),
+        load(array, row, d + LANES),
+        load(array, row, d + 2 * LANES),
         load(array, row, d + 3 * LANES),
     )
 

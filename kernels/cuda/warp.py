@@ -33,8 +33,7 @@ def lane_id() -> int:
     """This thread's lane, 0 to 31, where the threads of a block lie along x.
 
     By ``&`` and not by ``%``, which would give the same: from ``&`` the compiler sees that the lane is not negative,
-    and leaves out what wraps a negative index around. ``paged_decode_attention_kernel`` takes 98 registers for sm_80
-    instead of 177 (``kernels.ptx``).
+    and leaves out what wraps a negative index around, which takes dozens of registers (``kernels.ptx`` counts them).
     """
     return cuda.threadIdx.x & (WARP - 1)
 

@@ -12,11 +12,11 @@ from kernels.lab.allocation import CheckedArrays
 from kernels.lab.arrays import CheckedArray
 from kernels.lab.block import WARP_SIZE, Block, Deadlock, Divergence
 from kernels.lab.inference import UNKNOWN, Typing, infer
-from kernels.lab.intrinsics import Dimensions, Intrinsics
+from kernels.lab.intrinsics import Intrinsics
 from kernels.lab.lint import Refused, refused
 from kernels.lab.memory import ATOMIC, READ, WRITE, Memory
 from kernels.lab.numbers import plain_number
-from kernels.lab.order import InTurn, indices, named, numbered
+from kernels.lab.order import Dimensions, InTurn, indices, named, numbered
 from kernels.lab.races import races, unwritten
 from kernels.lab.reading import Reading
 from kernels.lab.rebind import Program

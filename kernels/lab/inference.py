@@ -61,7 +61,8 @@ def _infer(function: FunctionType, signature: tuple[Any, ...]) -> Typing:
     operations: dict[Line, int] = {}
     bits: dict[tuple[str, int, str], set[int]] = {}
     for each in (kernel, *called):
-        operations |= each.operations()
+        for line, count in each.operations().items():  # of several signatures the one that does most
+            operations[line] = max(count, operations.get(line, 0))
         for at, size in each.operand_bits():
             bits.setdefault(at, set()).add(size)
     return Typing(kernel.variables(), () if allowed else tuple(dict.fromkeys(births)), operations, bits)

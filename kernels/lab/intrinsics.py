@@ -13,9 +13,11 @@ from kernels.lab.allocation import Arrays
 from kernels.lab.atomics import Atomic
 from kernels.lab.block import BARRIER, FULL_MASK, WARP_SIZE, Wait, current_thread
 from kernels.lab.numbers import conversion, poison_like
+from kernels.lab.order import Dimensions
 from kernels.lab.source import LabError
 
-Dimensions = tuple[int, int, int]
+UNKNOWN_BITS = 32
+"""Taken for an integer's size where its type is not known: the kernel was refused, or has no source."""
 as_int32: Callable[[Any], int] = conversion(np.dtype(np.int32))
 
 
@@ -209,7 +211,7 @@ class Intrinsics:
     def _bits(self, value: int, name: str) -> str:
         """The bits of an operand, as many as its type has where it is compiled."""
         frame = _getframe(2)
-        sizes = self.operand_bits.get((frame.f_code.co_filename, frame.f_lineno, name), {WARP_SIZE})
+        sizes = self.operand_bits.get((frame.f_code.co_filename, frame.f_lineno, name), {UNKNOWN_BITS})
         if len(sizes) > 1:
             rule = f"takes integers of {' and '.join(map(str, sorted(sizes)))} bits; convert them to one type"
             raise LabError(f"cuda.{name} in line {frame.f_lineno} {rule}, or call it in several lines")

@@ -18,11 +18,11 @@ from kernels.lab.block import Block
 from kernels.lab.checked import CheckedLaunch
 from kernels.lab.compiler import ERRORS, CUDADispatcher, from_dtype
 from kernels.lab.inference import BITWISE, infer
-from kernels.lab.intrinsics import Dimensions, Intrinsics
+from kernels.lab.intrinsics import Intrinsics
 from kernels.lab.limits import dimensions, require_launchable
 from kernels.lab.limits import shared_bytes as whole_bytes
 from kernels.lab.numbers import plain_number
-from kernels.lab.order import InTurn, Order, in_turn, indices, numbered
+from kernels.lab.order import Dimensions, InTurn, Order, in_turn, indices, numbered
 from kernels.lab.rebind import Program
 from kernels.lab.report import Report
 from kernels.lab.source import LabError

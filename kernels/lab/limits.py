@@ -4,9 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from kernels.lab.order import Dimensions
 from kernels.lab.source import LabError
-
-Dimensions = tuple[int, int, int]
 
 SOURCE = 'CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"'
 MOST_THREADS = 1024

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from traceback import walk_tb
 from types import FunctionType
+from typing import Any
 
 from kernels.lab.compiler import NO_MIN_MAX, CUDADispatcher
 from kernels.lab.source import LabError, definition, function_name, place
@@ -71,7 +72,7 @@ def _line(error: Exception, kernel: FunctionType) -> str:
 def _typed_places(error: Exception) -> Iterator[tuple[str, int]]:
     """File and line of each statement that was being typed: numba-cuda leaves them out of some of its errors."""
     for frame, _ in walk_tb(error.__traceback__):
-        location = getattr(frame.f_locals.get("self"), "loc", None)
+        location: Any = getattr(frame.f_locals.get("self"), "loc", None)
         if hasattr(location, "filename"):
             yield location.filename, location.line
 

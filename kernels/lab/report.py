@@ -63,8 +63,8 @@ class Access:
 class Race:
     """Two accesses to ``cell`` that nothing orders; the same two places in the source race on so many ``cells``.
 
-    A thread comes first to the place of ``first``. ``lost_update`` is true where both belong to one ``a[i] += x``,
-    ``next_turn`` where the second one stands further up: in a loop, whose next turn comes to it.
+    ``first`` is at the place to which a thread comes first. ``lost_update`` is true where both belong to one
+    ``a[i] += x``, ``next_turn`` where the second one stands further up: in a loop, whose next turn comes to it.
     """
 
     cell: str
@@ -224,10 +224,9 @@ class Report:
         return [_over(name, self._number(name), most) for name, most in budgets.items() if self._number(name) > most]
 
     def _number(self, name: str) -> float:
-        value = getattr(self, name, None)
-        if not isinstance(value, int | float):
+        if name not in _BUDGETS:
             raise LabError(f"a report has no number {name} to set a budget for; see the help of check")
-        return value
+        return float(getattr(self, name))
 
     def __str__(self) -> str:
         head = f"{self.kernel}[{named(self.grid, self.grid)}, {named(self.block, self.block)}]"
@@ -247,7 +246,7 @@ class Report:
 
 
 def _over(name: str, used: float, most: float) -> str:
-    words = _BUDGETS.get(name, name.replace("_", " ") + ": {}").format(used)
+    words = _BUDGETS[name].format(f"{used:g}")
     return f"{_singular(words)}; {f'{most:g}' if most else 'none'} {'is' if most in (0, 1) else 'are'} allowed"
 
 

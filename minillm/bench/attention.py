@@ -19,6 +19,10 @@ from minillm.bench.stopwatch import alternating_medians
 
 HEADS, KV_HEADS, HEAD_DIM = 9, 3, 64  # SmolLM2-135M
 BLOCK_SIZE = 16
+DECODES = ((1, 128), (1, 4096), (8, 1024), (64, 128), (64, 1024), (64, 4096))
+"""Sequences that decode, and cached tokens of each."""
+CHUNKS = ((64, 64), (64, 1024), (256, 256), (512, 512), (512, 4096))
+"""Rows of a prompt's chunk, and the context up to its end."""
 CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
@@ -42,7 +46,7 @@ class DecodeSpeed:
 
     @property
     def gigabytes_per_s(self) -> float:
-        """Keys and values read per second of attention, in 10^9 bytes."""
+        """Keys and values per second of attention, in 10^9 bytes; a last block that is not full counts whole."""
         return self.kv_bytes / self.attention_seconds / 1e9
 
     @property

@@ -14,11 +14,6 @@ from minillm.doctor import install_command
 
 Measurement = TypeVar("Measurement")
 
-DECODES = ((1, 128), (1, 4096), (8, 1024), (64, 128), (64, 1024), (64, 4096))
-"""Sequences that decode, and cached tokens of each."""
-CHUNKS = ((64, 64), (64, 1024), (256, 256), (512, 512), (512, 4096))
-"""Rows of a prompt's chunk, and the context up to its end."""
-
 app = typer.Typer(help="Measure the parts that have to be fast, both sides of each comparison in one run.")
 
 
@@ -71,10 +66,10 @@ def linear() -> None:
 def attention(
     *,
     sequences: Annotated[int | None, typer.Option(min=1, help="Decode only so many sequences.")] = None,
-    context: Annotated[int | None, typer.Option(min=1, help="Decode only with so many cached tokens of each.")] = None,
+    context: Annotated[int | None, typer.Option(min=1, help="Decode only contexts of so many tokens.")] = None,
 ) -> None:
     """Paged attention: decode against sums over the same memory, and all against torch; about a minute."""
-    from minillm.bench.attention import measure_decode, measure_prefill
+    from minillm.bench.attention import CHUNKS, DECODES, measure_decode, measure_prefill
     from minillm.serving import share_threads
 
     share_threads()
@@ -100,7 +95,8 @@ def attention(
         "against\ntorch",
     )
     show(_table(f"Decode, {decodes[0].threads} threads", header, decoded))
-    show("A dash: half of it fits into a cache. torch's keys and values were gathered before.\n")
+    show("A dash: more than half of K and V may come from a cache, or its size is unknown.")
+    show("torch's keys and values were gathered before.\n")
     chunks = [measure_prefill(*shape) for shape in _tracked(CHUNKS, len(CHUNKS), "prompt chunks")]
     rows = [
         (f"{each.rows} of {each.context}", f"{each.attention_seconds * 1e3:.2f}", f"{each.speed_against_torch:.2f}")

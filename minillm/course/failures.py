@@ -20,9 +20,8 @@ _LONGEST = 600
 _WIDEST = 120
 """Characters of each of its lines: an object in it may show all that it holds."""
 
-
-LAB = "kernels.lab.source"
-"""The module of the kernel lab's own errors, which end with the remedy."""
+LAB = "kernels.lab"
+"""The kernel lab's package, whose own errors are shown whole: they end with the remedy."""
 
 NEARLY_DUE = "as due in six digits"
 """Digest of a wrong value that digests cannot tell from what is due."""
@@ -96,7 +95,7 @@ def _text(error: BaseException) -> str:
         text = str(error)
     except Exception:  # the code under test may bring exceptions of its own
         text = "(an exception that cannot be shown)"
-    if type(error).__name__ == "CheckFailed" or any(base.__module__ == LAB for base in type(error).__mro__):
+    if type(error).__name__ == "CheckFailed" or any(base.__module__.startswith(LAB) for base in type(error).__mro__):
         return text
     return _cut("\n".join(_cut(line, _WIDEST) for line in text.splitlines()), _LONGEST)
 
@@ -107,7 +106,7 @@ def _cut(text: str, width: int) -> str:
 
 def _is_ours(frame: FrameType, lab: str | None) -> bool:
     module = str(frame.f_globals.get("__name__", ""))
-    is_tool = module.startswith(("minillm.course", "kernels.lab"))
+    is_tool = module.startswith(("minillm.course", LAB))
     return frame.f_code.co_filename == lab or (module.partition(".")[0] in OURS and not is_tool)
 
 

@@ -1,4 +1,7 @@
-"""What a lab shows of the reference though nobody writes it: signatures, fields and ``__init__``, as comments."""
+"""What a lab shows of the reference though nobody writes it, as comments.
+
+Signatures with docstrings, fields and ``__init__``, and whole functions that call what the lab asks for.
+"""
 
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set

@@ -81,12 +81,13 @@ def _is_equal(report: TestReport, theirs: Failures) -> bool:
 
 
 def _likeness(ours: Failures, theirs: Failures) -> tuple[int, int, int]:
-    """How many faults and how many failures are equal, zeros unless they say something; less what is theirs alone."""
+    """How many faults and how many failures are equal, zeros unless they say something, and minus how many are theirs
+    alone, which decides between mutants that are otherwise as like."""
     equal = ours.items() & theirs.items()
-    faults, others = sum(_is_fault(failure) for _, failure in equal), len(equal) - len(theirs)
+    faults, not_theirs_alone = sum(_is_fault(failure) for _, failure in equal), len(equal) - len(theirs)
     faulty = any(map(_is_fault, [*ours.values(), *theirs.values()]))
     telling = any(failure.startswith(CHECK) for _, failure in equal) and 2 * len(equal) >= len(ours) and not faulty
-    return (faults, len(equal), others) if faults or telling or ours == theirs else (0, 0, others)
+    return (faults, len(equal), not_theirs_alone) if faults or telling or ours == theirs else (0, 0, not_theirs_alone)
 
 
 def _is_fault(failure: str) -> bool:
