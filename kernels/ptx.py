@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 from numba import cuda, types
 
@@ -27,8 +25,7 @@ from kernels.cuda.reduction import sum_rows_shared_kernel, sum_rows_shuffle_kern
 from kernels.cuda.reshape_and_cache import reshape_and_cache_kernel
 from kernels.cuda.softmax import softmax_online_kernel, softmax_two_pass_kernel
 from kernels.cuda.token_attention import token_attention_kernel
-
-Capability = tuple[int, int]
+from kernels.target import Capability, compiling_for
 
 CAPABILITIES: tuple[Capability, ...] = ((8, 0), (9, 0))
 """A100 and H100."""
@@ -89,7 +86,7 @@ def can_compile() -> bool:
 def intermediate(kernel: Any, arguments: str, storage: str, capability: Capability) -> bytes:
     """NVVM's intermediate code of a kernel for a compute capability, with ``float16`` or ``float32`` storage."""
     signature = tuple(_argument_type(each, getattr(types, storage)) for each in arguments.split())
-    with _device(capability):
+    with compiling_for(capability):
         code, _ = cuda.compile(kernel.py_func, signature, device=False, abi="numba", cc=capability, output="ltoir")
     return bytes(code)
 
@@ -140,11 +137,3 @@ def _assembled(log: str) -> Assembled:
 def _argument_type(argument: str, storage: Any) -> Any:
     kind = {"s": types.float32, "x": storage, "v": storage, "f": types.float32, "i": types.int64}[argument[0]]
     return types.Array(kind, int(argument[1:]), "A" if argument[0] == "v" else "C") if argument[1:] else kind
-
-
-@contextmanager
-def _device(capability: Capability) -> Iterator[None]:
-    """Device functions are compiled for "the current device" while their caller is: stand in for it."""
-    device = SimpleNamespace(compute_capability=capability)
-    with patch("numba.cuda.dispatcher.get_current_device", lambda: device):
-        yield

@@ -865,6 +865,25 @@ def test_branches_and_loops_at_which_lanes_of_a_warp_disagree_are_counted():
     ]
 
 
+def positive(value):
+    return value if value > float32(0) else float32(0)
+
+
+positive_part = cuda.jit(device=True)(positive)
+positive.__name__ = "positive_part"
+
+
+@cuda.jit
+def rectified(x, out):
+    out[cuda.threadIdx.x] = positive_part(x[cuda.threadIdx.x])
+
+
+def test_a_branch_of_a_device_function_that_has_been_renamed_is_found():
+    values = np.linspace(-1, 1, 32, dtype=np.float32)
+    [split] = report_of(rectified, 1, 32, values, np.zeros_like(values)).split_branches
+    assert (split.function, split.what, split.times) == ("positive", "if", 1)
+
+
 @cuda.jit
 def axpy(a, x, y):
     i = cuda.grid(1)

@@ -188,10 +188,10 @@ class CheckedLaunch:
         )
 
     def _split_branches(self, program: Program) -> tuple[SplitBranch, ...]:
-        names = {program.codes[code].co_name: name for code, name in _names(program).items()}
+        names = _names(program)
         split = sorted(split_warps(*read_tests(self._memory.log)).items())
-        branches = [(program.branches[number], times) for number, times in split]
-        return tuple(SplitBranch(branch.line, names[branch.function], branch.what, times) for branch, times in branches)
+        branches = [(*program.branches[number], times) for number, times in split]
+        return tuple(SplitBranch(branch.line, names[code], branch.what, times) for branch, code, times in branches)
 
 
 def _names(program: Program) -> dict[int, str]:

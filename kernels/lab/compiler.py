@@ -1,11 +1,8 @@
 """What the lab takes from numba's insides, from the package ``numba-cuda`` where that stands for ``numba.cuda``."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from threading import Lock
-from types import FunctionType, SimpleNamespace
+from collections.abc import Callable
+from types import FunctionType
 from typing import Any
-from unittest.mock import patch
 
 from numba import cuda
 from numba.core import types as numba_types
@@ -13,6 +10,8 @@ from numba.core.errors import NumbaError, UnsupportedBytecodeError
 from numba.cuda.compiler import compile_cuda
 from numba.cuda.dispatcher import CUDADispatcher
 from numba.np import numpy_support
+
+from kernels.target import compiling_for
 
 try:
     from numba.cuda.core import ir
@@ -32,8 +31,6 @@ ERRORS = (NumbaError, NumbaCudaError, UnsupportedBytecodeError, NameError)
 """What the compiler raises for a kernel that it refuses."""
 SHUFFLES = (cuda.shfl_sync, cuda.shfl_up_sync, cuda.shfl_down_sync, cuda.shfl_xor_sync)
 """Device functions for numba, and for numba-cuda functions of its own kind, by which its types name them."""
-_COMPILING = Lock()
-"""The current device is one for all threads."""
 
 NO_MIN_MAX = (
     "numba without numba-cuda knows no min() and max() of two numbers; write a if a > b else b, or install numba-cuda"
@@ -67,18 +64,10 @@ def device_types(function: CUDADispatcher, signature: tuple[Any, ...]) -> Any:
 
 
 def _annotation(compiled: Callable[[], Any]) -> Any:
-    with _device():
+    with compiling_for(COMPUTE_CAPABILITY):
         try:
             return compiled().type_annotation
         except TypeError as error:
             if "Signature mismatch" not in str(error):
                 raise
             raise NumbaError(NO_MIN_MAX) from error
-
-
-@contextmanager
-def _device() -> Iterator[None]:
-    """Device functions are compiled for "the current device" while their caller is: stand in for it."""
-    device = SimpleNamespace(compute_capability=COMPUTE_CAPABILITY)
-    with _COMPILING, patch("numba.cuda.dispatcher.get_current_device", lambda: device):
-        yield

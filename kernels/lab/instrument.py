@@ -24,7 +24,6 @@ outcome as a bool, ``trips(branch, iterable)`` the iterable, and ``hits`` is a l
 class Branch:
     """A test of an ``if``, ``while`` or conditional expression, or the number of a ``for`` loop's trips."""
 
-    function: str
     line: int
     what: str
 
@@ -63,7 +62,7 @@ def counted(function: FunctionType) -> Counted:
     file = function.__code__.co_filename
     node = definition(function)
     node.decorator_list = []
-    counter = _Counter(file, function.__name__)
+    counter = _Counter(file)
     code = _compiled_within(counter.visit(node), function.__code__.co_freevars, file)
     return Counted(code, tuple(counter.branches), tuple(counter.suites))
 
@@ -147,10 +146,10 @@ def _call(name: str, *arguments: ast.expr) -> ast.expr:
 class _Counter(_Guards):
     """Wraps the tests of branches, and counts at the head of each suite how often it is entered."""
 
-    def __init__(self, file: str, function: str) -> None:
+    def __init__(self, file: str) -> None:
         self.branches: list[Branch] = []
         self.suites: list[Suite] = []
-        self._file, self._function = file, function
+        self._file = file
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         self.generic_visit(node)
@@ -181,7 +180,7 @@ class _Counter(_Guards):
         return node
 
     def _noted(self, how: str, value: ast.expr, what: str) -> ast.expr:
-        self.branches.append(Branch(self._function, value.lineno, what))
+        self.branches.append(Branch(value.lineno, what))
         call = ast.Call(ast.Name(how, ast.Load()), [ast.Constant(len(self.branches) - 1), value], [])
         return ast.copy_location(call, value)
 

@@ -42,7 +42,8 @@ class Program:
     """What an array becomes that the source holds as a constant."""
     recorder: Recorder | None
     functions: list[FunctionType] = field(default_factory=list)
-    branches: list[Branch] = field(default_factory=list)
+    branches: list[tuple[Branch, int]] = field(default_factory=list)
+    """Each branch, with the ``id`` of its function's code."""
     suites: list[tuple[Suite, list[int], int]] = field(default_factory=list)
     """Each suite, with the list that counts it and the number in there."""
     codes: dict[int, CodeType] = field(default_factory=dict)
@@ -73,7 +74,7 @@ class Program:
         hits = [0] * len(new.suites)
         recording[TEST], recording[LOOP], recording[TRIPS] = self.recorder(len(self.branches))
         recording[HITS] = hits
-        self.branches += new.branches
+        self.branches += [(branch, id(new.code)) for branch in new.branches]
         self.suites += [(suite, hits, number) for number, suite in enumerate(new.suites)]
         return new.code
 
