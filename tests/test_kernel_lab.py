@@ -865,6 +865,36 @@ def test_branches_and_loops_at_which_lanes_of_a_warp_disagree_are_counted():
     ]
 
 
+@cuda.jit(device=True)
+def sum_of_squares(a, b):
+    return a * a + b * b
+
+
+@cuda.jit
+def squares_of_floats_and_integers(x, out):
+    out[0] = sum_of_squares(x[0], x[0])
+    out[1] = sum_of_squares(cuda.threadIdx.x, x[0])
+
+
+def test_a_device_function_called_with_several_types_counts_by_those_that_do_most():
+    report = report_of(squares_of_floats_and_integers, 1, 1, X, np.zeros_like(X))
+    assert report.float_operations == 2 * 3
+
+
+@cuda.jit
+def two_warps_count_in_shared_memory(x, out):
+    cells = cuda.shared.array(64, float32)
+    cells[cuda.threadIdx.x] = x[cuda.threadIdx.x]
+    cuda.syncthreads()
+    cuda.atomic.add(out, 0, cells[63 - cuda.threadIdx.x])
+
+
+def test_warps_that_come_to_shared_memory_and_to_atomic_operations_are_counted():
+    report = report_of(two_warps_count_in_shared_memory, 1, 64, np.ones(64, np.float32), np.zeros_like(X))
+    assert (report.shared_accesses, report.atomics) == (4, 2)
+    assert report.over(shared_accesses=3, atomics=2) == ["warps come to shared memory 4 times; 3 are allowed"]
+
+
 def positive(value):
     return value if value > float32(0) else float32(0)
 
